@@ -1,0 +1,551 @@
+"""The typed settings of one stack, and the only reader of Pulumi's configuration.
+
+`load()` reads the stack that Pulumi runs; `parse()` takes a plain mapping, for tests and tools. Both return frozen models or raise
+`SettingsError`, whose text has one sentence per problem: the field, what is wrong, what would happen, what to write instead.
+Nothing here needs a network or an engine, so a wrong topology is refused before anything is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
+
+from trainer import arguments, programs
+from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, Topology
+
+PROJECT = "trainstack"
+ROOT = Path(__file__).resolve().parent
+
+
+class SettingsError(Exception):
+    """What a person wrote wrong, one sentence per problem."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+
+def _seconds(value: object) -> object:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        raise ValueError("a duration is a number with its unit, such as 90s, 30m or 2h")
+    match = re.fullmatch(r"(\d+)(s|m|h)", str(value))
+    if not match or int(match[1]) == 0:
+        raise ValueError("a duration is a number above 0 with its unit, such as 90s, 30m or 2h")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _cpu(value: object) -> object:
+    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.\d+)?|\d+m", str(value)) or float(str(value).rstrip("m")) == 0:
+        raise ValueError("CPUs are a number such as 2 or 0.5, or thousandths such as 500m")
+    return str(value)
+
+
+def _memory(value: object) -> object:
+    if not re.fullmatch(r"[1-9]\d*(Ki|Mi|Gi|Ti|k|M|G|T)", str(value)):
+        raise ValueError("memory is a whole number with its unit, such as 512Mi or 4Gi")
+    return str(value)
+
+
+Duration = Annotated[
+    int, BeforeValidator(_seconds), WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(s|m|h)$", "examples": ["90s", "30m", "2h"]})
+]
+Cpu = Annotated[str, BeforeValidator(_cpu), WithJsonSchema({"type": ["number", "string"], "examples": [2, 0.5, "500m"]})]
+Memory = Annotated[str, BeforeValidator(_memory), WithJsonSchema({"type": "string", "examples": ["512Mi", "4Gi"]})]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=40)]
+Port = Annotated[int, Field(ge=1024, le=65535)]
+Count = Annotated[int, Field(ge=0, le=4096)]
+Scalar = str | int | float | bool
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/.+")]
+ImageReference = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@sha256:[0-9a-f]{64}$")]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+# -------------------------------------------------------------------------------------------- a training
+
+
+class Role(Model):
+    """The tasks of one role: how many, and what each of them gets."""
+
+    replicas: Count = Field(1, description="How many tasks of this role; 0 is none.")
+    cpu: Cpu | None = Field(None, description="CPUs of each task.")
+    memory: Memory | None = Field(None, description="Memory of each task.")
+    gpus: Annotated[int, Field(ge=0, le=16)] = Field(0, description="GPUs of each task; on local without GPUs, virtual devices.")
+    accelerator: str | None = Field(None, description="The kind of GPU, such as l4 or a100-80.")
+    spot: bool = Field(False, description="Run on spot nodes, which cost less and may vanish.")
+
+
+class Evaluator(Model):
+    """How the model is tried on data it was not trained on."""
+
+    mode: Literal["sidecar", "inline", "none"] = Field(
+        "inline", description="sidecar: a task of its own tries every checkpoint; inline: the tasks that train do; none: not at all."
+    )
+    cpu: Cpu | None = None
+    memory: Memory | None = None
+
+
+class Volume(Model):
+    """A persistent volume claim and where it is mounted."""
+
+    claim: Name
+    create: bool = Field(False, description="Make the claim; otherwise it must exist.")
+    size: Memory | None = None
+    access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
+    storage_class: str | None = Field(None, alias="class")
+    path: AbsolutePath
+    roles: tuple[Literal["chief", "worker", "ps", "evaluator"], ...] = Field(("chief", "worker", "ps", "evaluator"), strict=False)
+
+
+class DataPrep(Model):
+    """A program that prepares the data, before the training starts."""
+
+    program: str | None = None
+    command: tuple[str, ...] | None = Field(None, strict=False)
+    args: dict[str, Scalar] = {}
+    deadline: Duration = Field(7200, description="How long it may take.")
+
+
+class TensorBoard(Model):
+    """TensorBoard beside the training."""
+
+    expose: Literal["port_forward", "load_balancer", "ingress"] = "port_forward"
+    allowed_cidrs: tuple[str, ...] = Field((), strict=False)
+    keep: Duration = Field(86400, description="How long it stays after the run has ended.")
+
+
+class Serving(Model):
+    """A server for the trained model."""
+
+    replicas: Annotated[int, Field(ge=1, le=100)] = 1
+
+
+class Credentials(Model):
+    """How tasks prove who they are to Google Cloud."""
+
+    mode: Literal["workload_identity", "key_secret"] = "workload_identity"
+    secret: str | None = None
+    key: str | None = None
+
+
+class Toleration(Model):
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class Training(Model):
+    """One training: what to run, on which topology, and how it ends."""
+
+    program: str | None = Field(None, description="A program of trainer/programs, a module such as package.module, or path/to/file.py.")
+    command: tuple[str, ...] | None = Field(None, strict=False, description="Instead of a program: any command that reads TF_CONFIG.")
+    image: ImageReference | None = Field(None, description="The image a command runs in, by digest.")
+    args: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")], Scalar] = Field({}, description="Arguments: {epochs: 5} is --epochs 5.")
+    env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
+        {}, description="Environment variables of every task."
+    )
+    strategy: Literal["parameter_server", "multi_worker_mirrored", "mirrored"] | None = Field(None, description="How gradients are combined.")
+    tier: Literal["custom", "basic", "standard_1", "premium_1"] = Field("custom", description="A ready topology instead of the roles.")
+    chief: Role | None = None
+    worker: Role | None = None
+    ps: Role | None = None
+    evaluator: Evaluator | None = None
+    port: Port = 2222
+    data_dir: str | None = None
+    checkpoint_dir: str | None = None
+    log_dir: str | None = None
+    model_dir: str | None = None
+    volumes: tuple[Volume, ...] = Field((), strict=False)
+    inspector: bool = Field(False, description="A pod with the volumes mounted, to look into them; deploy must be false.")
+    deploy: bool = Field(True, description="false: claims and data only, no training.")
+    data_prep: DataPrep | None = None
+    tensorboard: TensorBoard | None = None
+    serving: Serving | None = None
+    mixed_precision: bool = False
+    credentials: Credentials = Credentials()
+    egress: tuple[str, ...] = Field((), strict=False, description="More address ranges the tasks may reach.")
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = Field((), strict=False)
+    peer_timeout: Duration = Field(900, description="Without the chief or a peer for so long, a task gives up.")
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = Field(10, description="Counted restarts that each task has.")
+    deadline: Duration | None = Field(None, description="The run fails after so long.")
+    ttl_after_finished: Duration | None = Field(None, description="Remove finished Jobs after so long.")
+    run: RunName = Field("1", description="A new value is a new run with directories of its own.")
+    resume_from: RunName | None = Field(None, description="The run whose checkpoint this one starts from.")
+
+    @property
+    def chosen_strategy(self) -> str:
+        """The strategy as written, or what the tier stands for."""
+        return self.strategy or TIERS[self.tier][0]
+
+    @property
+    def topology(self) -> Topology:
+        """How many tasks of each role, from the tier or from the roles as written."""
+        evaluator = 1 if self.evaluation == "sidecar" else 0
+        if self.tier != "custom":
+            _, chief, worker, ps = TIERS[self.tier]
+            return Topology(chief, worker, ps, evaluator)
+        default_chief = 1 if self.chosen_strategy == PARAMETER_SERVER else 0
+        default_worker = 1 if self.chosen_strategy == MIRRORED else 0
+        return Topology(
+            self.chief.replicas if self.chief else default_chief,
+            self.worker.replicas if self.worker else default_worker,
+            self.ps.replicas if self.ps else 0,
+            evaluator,
+        )
+
+    @property
+    def evaluation(self) -> str:
+        """A command of the user's own evaluates itself as it likes; our programs do it inline unless told otherwise."""
+        if self.evaluator is not None:
+            return self.evaluator.mode
+        return "none" if self.command else "inline"
+
+
+# tier: strategy, chief, workers, parameter servers
+TIERS: dict[str, tuple[str, int, int, int]] = {
+    "custom": (PARAMETER_SERVER, 0, 0, 0),
+    "basic": (MIRRORED, 0, 1, 0),
+    "standard_1": (PARAMETER_SERVER, 1, 4, 3),
+    "premium_1": (PARAMETER_SERVER, 1, 19, 11),
+}
+
+
+# ----------------------------------------------------------------------------------------------- a stack
+
+
+class Image(Model):
+    """The image the tasks run in: built from this project, or a ready one by digest."""
+
+    build: bool = False
+    reference: ImageReference | None = None
+
+
+class Kubernetes(Model):
+    """The cluster of target kubernetes: a context of the kubeconfig, or the cluster of another stack."""
+
+    context: str | None = None
+    stack: str | None = None
+
+
+class Cluster(Model):
+    """The GKE cluster of target gke."""
+
+    location: str | None = None
+    deletion_protection: bool = True
+
+
+class Bucket(Model):
+    """One bucket of target gke."""
+
+    on_destroy: Literal["keep", "delete"] = "delete"
+    existing: str | None = Field(None, description="Use this bucket instead of making one.")
+
+
+class Storage(Model):
+    data: Bucket = Bucket()
+    checkpoints: Bucket = Bucket()
+    logs: Bucket = Bucket()
+
+
+class Registry(Model):
+    domain: Literal["pkg.dev", "gcr.io"] = "pkg.dev"
+
+
+class Budget(Model):
+    per_hour: Annotated[float, Field(gt=0, strict=False)] | None = Field(None, description="Preview refuses a stack that costs more.")
+
+
+class Settings(Model):
+    """Everything one stack is told."""
+
+    target: Literal["local", "kubernetes", "gke"] = Field("local", description="Where the trainings run.")
+    image: Image = Image()
+    kubernetes: Kubernetes = Kubernetes()
+    cluster: Cluster = Cluster()
+    storage: Storage = Storage()
+    registry: Registry = Registry()
+    secrets: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field({}, repr=False)
+    budget: Budget = Budget()
+    trainings: dict[Name, Training] = Field({}, description="The trainings of this stack, by name.")
+
+
+def load() -> Settings:
+    """The settings of the stack that Pulumi runs."""
+    from pulumi.runtime import config
+
+    prefix, everything = f"{PROJECT}:", {**config.get_config_env(), **config.CONFIG.get()}
+    return parse({key.removeprefix(prefix): _decoded(value) for key, value in everything.items() if key.startswith(prefix)})
+
+
+def _decoded(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Pulumi hands mappings over as JSON and simple values as they are."""
+    return json.loads(text) if text.startswith(("{", "[")) else text
+
+
+def parse(values: Mapping[str, Any]) -> Settings:
+    """Settings from a mapping of the keys after `trainstack:`."""
+    try:
+        settings = Settings.model_validate(dict(values))
+    except ValidationError as error:
+        raise SettingsError([_sentence(problem) for problem in error.errors()]) from None
+    problems = [f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems(training)]
+    if settings.target == "local":
+        problems += [f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems_on_local(training)]
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+# ----------------------------------------------------------------------------------------------- checks
+
+
+def _problems(training: Training) -> Iterator[str]:
+    """The rules that hold on every target. Each names the field first; the caller puts the training's name before it."""
+    yield from _problems_of_program(training)
+    yield from _problems_of_topology(training)
+    for name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS"):
+        if name in training.env:
+            yield f"env.{name}: Trainstack computes it from the topology, and a value written here would be lost; remove it."
+    if training.resume_from == training.run:
+        yield f"resume_from: it is this run ({training.run}) itself, which resumes without it; name another run, or remove it."
+    if training.inspector and training.deploy:
+        yield "inspector: it mounts the volumes that the training holds, so the two cannot run together; write deploy: false beside it."
+    if training.tensorboard and training.tensorboard.expose != "port_forward" and not training.tensorboard.allowed_cidrs:
+        yield (
+            f"tensorboard.expose: {training.tensorboard.expose} needs allowed_cidrs, because TensorBoard has no login and everybody could read "
+            "it; write allowed_cidrs: [your.network/24], or expose: port_forward."
+        )
+    if training.credentials.mode == "key_secret" and not (training.credentials.secret and training.credentials.key):
+        yield "credentials: key_secret needs the secret and the key in it, or no task could log in; write secret: NAME and key: key.json."
+    for index, volume in enumerate(training.volumes):
+        if volume.create and volume.size is None:
+            yield f"volumes.{index}.size: a claim that is created needs a size, or none is made; write size: 10Gi."
+
+
+def _problems_of_program(training: Training) -> Iterator[str]:
+    if training.program and training.command:
+        yield "command: program and command are both written, and only one can run; remove one of them."
+    if not training.program and not training.command:
+        known = ", ".join(programs.names())
+        yield f"program: neither program nor command is written, so nothing would run; write program: NAME (one of {known}) or command: […]."
+    if training.command is not None and not training.command:
+        yield "command: it is empty, so nothing would run; write command: [python, my_script.py]."
+    if training.image and not training.command:
+        yield "image: an image of its own goes with command; remove it, or set trainstack:image for the whole stack."
+    if training.program and not training.command:
+        yield from _problems_of_reference("program", training.program)
+        if training.program in programs.names():
+            yield from (f"args.{problem}" for problem in arguments.problems(training.program, training.args))
+    if training.data_prep:
+        if bool(training.data_prep.program) == bool(training.data_prep.command):
+            yield "data_prep: it needs a program or a command, one of the two; write program: package.module."
+        elif training.data_prep.program:
+            yield from _problems_of_reference("data_prep.program", training.data_prep.program)
+
+
+def _problems_of_reference(field: str, reference: str) -> Iterator[str]:
+    """A program is one of ours, a file, or a module that can be found."""
+    known = programs.names()
+    if reference in known:
+        return
+    if reference.endswith(".py"):
+        if not (ROOT / reference).is_file():
+            yield f"{field}: there is no file {reference} below the project's folder, so every task would fail; correct the path."
+        return
+    top = reference.split(".")[0]
+    if "." in reference and (top in known or (top.isidentifier() and importlib.util.find_spec(top) is not None)):
+        return
+    yield f"{field}: {reference!r} is not a program{_closest(reference, known)}; write one of {', '.join(known)}, package.module, or path/to/file.py."
+
+
+def _problems_of_topology(training: Training) -> Iterator[str]:
+    explicit = [role for role in ("chief", "worker", "ps") if getattr(training, role) is not None]
+    if training.tier != "custom":
+        if explicit:
+            yield (
+                f"tier: {training.tier} fills in the roles, but {', '.join(explicit)} is written too and one of the two would be ignored; "
+                "remove the roles, or write tier: custom."
+            )
+        if training.strategy not in (None, TIERS[training.tier][0]):
+            yield f"strategy: tier {training.tier} is {TIERS[training.tier][0]}, not {training.strategy}; remove strategy, or write tier: custom."
+        return
+    if training.chief and training.chief.replicas > 1:
+        yield f"chief.replicas: {training.chief.replicas} chiefs, but TensorFlow refuses to start with more than one; write replicas: 1."
+        return
+    topology = training.topology
+    check = {PARAMETER_SERVER: _parameter_server, MULTI_WORKER_MIRRORED: _multi_worker_mirrored, MIRRORED: _mirrored}
+    yield from check[training.chosen_strategy](training, topology)
+    for role_name in explicit:
+        role: Role = getattr(training, role_name)
+        if role.accelerator and not role.gpus:
+            yield f"{role_name}.accelerator: {role.accelerator} is named but gpus is 0, so no GPU would be used; write gpus: 1, or remove it."
+
+
+def _parameter_server(training: Training, topology: Topology) -> Iterator[str]:
+    if topology.ps < 1:
+        yield "ps.replicas: parameter_server keeps the weights on parameter servers and would wait for one for ever; write ps: {replicas: 1}."
+    if topology.worker < 1:
+        yield "worker.replicas: parameter_server without a worker has nothing that computes gradients; write worker: {replicas: 2}."
+    if topology.chief == 0 and training.deadline is None:
+        yield (
+            "deadline: parameter_server without a chief has nobody who knows when training is over, and the tasks would run on and bill; "
+            "write deadline: 6h, or chief: {replicas: 1}."
+        )
+
+
+def _multi_worker_mirrored(training: Training, topology: Topology) -> Iterator[str]:
+    if topology.ps:
+        yield "ps.replicas: multi_worker_mirrored has no parameter servers, they would idle and bill; remove ps, or write strategy: parameter_server."
+    if topology.chief + topology.worker < 1:
+        yield "worker.replicas: multi_worker_mirrored without a worker has nothing to run; write worker: {replicas: 2}."
+    chief, worker = training.chief, training.worker
+    if chief and worker and chief.replicas and worker.replicas and (chief.gpus, chief.accelerator) != (worker.gpus, worker.accelerator):
+        yield (
+            f"chief.gpus: the chief trains like a worker and has {chief.gpus} × {chief.accelerator or 'GPU'}, the workers {worker.gpus} × "
+            f"{worker.accelerator or 'GPU'}; every step would wait for the slower one; give both the same gpus and accelerator."
+        )
+
+
+def _mirrored(training: Training, topology: Topology) -> Iterator[str]:
+    if topology.worker != 1:
+        yield f"worker.replicas: mirrored runs in one task, {topology.worker} are written; write replicas: 1, or strategy: multi_worker_mirrored."
+    if topology.chief:
+        yield "chief.replicas: mirrored has one worker and no chief, which would wait for ever; remove chief, or write strategy: multi_worker_mirrored."
+    if topology.ps:
+        yield "ps.replicas: mirrored has no parameter servers, they would idle and bill; remove ps, or write strategy: parameter_server."
+
+
+def _problems_on_local(training: Training) -> Iterator[str]:
+    """What cannot be had on this machine and would change the result."""
+    if training.tensorboard and training.tensorboard.expose != "port_forward":
+        yield f"tensorboard.expose: {training.tensorboard.expose} does not exist on target local; write expose: port_forward."
+    if training.inspector:
+        yield "inspector: target local has no pods; look into the run's folder instead, and remove it."
+    if training.image:
+        yield "image: target local runs the command on this machine, not in an image; remove image, or use another target."
+
+
+def not_applied_on_local(settings: Settings) -> list[str]:
+    """What is written but does nothing on target local; one line of the preview names it."""
+    found = [f"trainstack:{key}" for key in ("image", "cluster", "storage", "registry", "kubernetes") if key in settings.model_fields_set]
+    for name, training in settings.trainings.items():
+        for role_name in ("chief", "worker", "ps", "evaluator"):
+            role = getattr(training, role_name)
+            written = role.model_fields_set if role else set()
+            translated = {"gpus"} if training.chosen_strategy == MIRRORED else set()  # becomes virtual devices
+            found += [f"{name}.{role_name}.{key}" for key in ("cpu", "memory", "gpus", "accelerator", "spot") if key in written - translated]
+        keys = ("credentials", "egress", "node_selector", "tolerations", "ttl_after_finished", "serving")
+        found += [f"{name}.{key}" for key in keys if key in training.model_fields_set]
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- messages
+
+
+def _closest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _sentence(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which differs by version
+    """One of pydantic's findings, as a person would say it."""
+    location = [str(part) for part in problem["loc"] if part != "[key]"]
+    field, kind, value = ".".join(location), problem["type"], problem["input"]
+    shown = "a secret" if location[:1] == ["secrets"] else repr(value)
+    if kind == "extra_forbidden":
+        known = sorted(_keys_at(location[:-1]))
+        return f"{field}: unknown key{_closest(location[-1], known)}; the valid ones here are {', '.join(known)}."
+    if kind == "literal_error":
+        known = [part.strip("' ") for part in re.split(r",| or ", problem["ctx"]["expected"])]
+        return f"{field}: {shown} is not one of its values{_closest(str(value), known)}; write one of {', '.join(known)}."
+    if kind == "value_error":
+        return f"{field}: {shown} does not say how much; {problem['ctx']['error']}."
+    if kind in ("greater_than_equal", "less_than_equal", "greater_than"):
+        return f"{field}: {shown} is out of range; {problem['msg'].lower().replace('input should be', 'it must be')}."
+    if kind in ("string_pattern_mismatch", "string_too_long"):
+        return f"{field}: {shown} is not a valid {_noun(location, problem)}."
+    expected = {
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number",
+        "string_type": 'text; numbers need quotes here, as in "1"',
+        "bool_type": "true or false",
+        "tuple_type": "a list, as in [a, b]",
+        "dict_type": "a mapping of keys to values",
+        "model_type": "a mapping of keys to values",
+        "model_attributes_type": "a mapping of keys to values",
+        "missing": "written: it is required",
+    }
+    return f"{field}: it must be {expected.get(kind, problem['msg'])}" + ("." if kind == "missing" else f", but is {shown}.")
+
+
+def _noun(location: list[str], problem: Any) -> str:  # noqa: ANN401
+    if location[-1] in ("run", "resume_from"):
+        return "run name: letters, digits, '-', '.' and '_', at most 40"
+    if location[-1] in ("image", "reference"):
+        return "image: an image is named by its digest, as in NAME@sha256:…, so that every task runs the same one"
+    if location[-1] == "path":
+        return "path: it must be absolute, as in /ckpt"
+    if "args" in location:
+        return "argument name: small letters, digits and '_', as in batch_size"
+    if "env" in location or "secrets" in location:
+        return "environment variable name: letters, digits and '_'"
+    return "name: it becomes part of host names, so it must be small letters, digits and '-', begin with a letter, and have at most 40 characters"
+
+
+def _keys_at(location: list[str]) -> list[str]:
+    """The keys that are valid at a place in the settings."""
+    model: type[BaseModel] = Settings
+    parts = iter(location)
+    for part in parts:
+        annotation = next(field.annotation for name, field in model.model_fields.items() if part == (field.alias or name))
+        model = next(inner for inner in _flatten(annotation) if isinstance(inner, type) and issubclass(inner, BaseModel))
+        if get_origin(annotation) in (dict, tuple):
+            next(parts, None)  # the name of a training, or a number in a list
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _flatten(annotation: Any) -> Iterator[Any]:  # noqa: ANN401
+    """The types within X | None, dict[str, X] or tuple[X, ...]."""
+    inner = getattr(annotation, "__args__", ())
+    if not inner:
+        yield annotation
+    for part in inner:
+        yield from _flatten(part)
+
+
+# ------------------------------------------------------------------------------------------------ schema
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a Pulumi.<stack>.yaml, for editors."""
+    body = Settings.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    definitions = body.pop("$defs")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The settings of a Trainstack stack",
+        "type": "object",
+        "properties": {
+            "config": {"type": "object", "properties": {f"{PROJECT}:{key}": value for key, value in body["properties"].items()}},
+        },
+        "$defs": definitions,
+    }
+
+
+if __name__ == "__main__":  # python settings.py: print the schema; `make schema` keeps the file current
+    print(json.dumps(schema(), indent=2, ensure_ascii=False))

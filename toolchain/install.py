@@ -1,0 +1,251 @@
+"""Installs what the project needs, once: the virtual environment and the Pulumi CLI.
+
+    python3 toolchain/install.py venv      .venv from requirements.lock
+    python3 toolchain/install.py pulumi    the Pulumi CLI, linked into .venv/bin
+
+Only the standard library is used here, because nothing else is installed yet. `make` calls both and skips them when
+they are done. The CLI is looked for on PATH first; then the official installer is asked; where that cannot be reached,
+the CLI is built from its Go modules, which takes minutes, once, for all clones on the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+BIN = VENV / "bin"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainstack"
+
+PULUMI = "3.259.0"  # the version of the pulumi package in requirements.lock; a test holds the two together
+INSTALLER = "https://get.pulumi.com/install.sh"
+# The newest language host that is part of a Go module. It runs programs for the newer engine, but it ignores the
+# virtual environment that Pulumi.yaml names, so a wrapper repeats it on the command line.
+LANGUAGE_HOST = "3.79.0"
+CLIPBOARD = "github.com/tgummerer/clipboard v0.0.0-20241001131231-d02d263e614e"  # a replacement that Pulumi's go.mod has
+SDK_MODULE = "github.com/pulumi/pulumi/sdk/v3"
+
+
+class SetupError(Exception):
+    """Something a person has to mend; its text is one sentence that says how."""
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+def run(command: Sequence[str | Path], **options: object) -> str:
+    done = subprocess.run([str(part) for part in command], text=True, capture_output=True, **options)  # type: ignore[call-overload]
+    if done.returncode:
+        raise SetupError(f"`{' '.join(str(part) for part in command)}` failed:\n{(done.stderr or done.stdout).strip()}")
+    return str(done.stdout)
+
+
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Two clones that need the same tool at the same time: one builds it, the other waits and finds it."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another set-up is working on {name}; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------- .venv
+
+
+def install_venv() -> None:
+    started = time.monotonic()
+    if sys.version_info < (3, 11):
+        raise SetupError(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}; name one with `make PYTHON=python3.12 …`.")
+    if not (BIN / "python").exists():
+        run([sys.executable, "-m", "venv", VENV])
+    uv = shutil.which("uv") or str(BIN / "uv")
+    if not Path(uv).exists():
+        run([BIN / "python", "-m", "pip", "install", "--quiet", "uv"])
+    say("installing the Python packages of requirements.lock (about 1.5 GB on disk, once)")
+    sync = [uv, "pip", "sync", "--quiet", "--compile-bytecode", "--python", BIN / "python", "--require-hashes", ROOT / "requirements.lock"]
+    with ticking("installing the Python packages"):
+        run(sync)
+        run([uv, "pip", "install", "--quiet", "--python", BIN / "python", "--no-deps", "--no-build-isolation", "--editable", ROOT])
+    (VENV / ".ready").write_text(hashlib.sha256((ROOT / "requirements.lock").read_bytes()).hexdigest() + "\n")
+    say(f"the virtual environment is ready ({time.monotonic() - started:.0f} s)")
+
+
+# --------------------------------------------------------------------------------------------------- pulumi
+
+
+def install_pulumi() -> None:
+    found = on_path()
+    if found:
+        link(found)
+        say(f"using {found} (Pulumi {version_of(found)})")
+        return
+    with locked("pulumi"):
+        folder = official() or built()
+    link(folder / "bin" / "pulumi")
+    say(f"Pulumi {version_of(BIN / 'pulumi')} is ready")
+
+
+def link(executable: Path) -> None:
+    """One link is enough: the CLI finds its language host and its plugins beside the file that the link points at."""
+    (BIN / "pulumi").unlink(missing_ok=True)
+    (BIN / "pulumi").symlink_to(executable)
+
+
+def version_of(executable: Path) -> str:
+    with contextlib.suppress(OSError, SetupError):
+        return run([executable, "version"], env={**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "1"}).strip().lstrip("v")
+    return ""
+
+
+def on_path() -> Path | None:
+    """The user's own CLI, when it is of the same major version and no older than our SDK."""
+    elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if Path(part) != BIN)
+    name = shutil.which("pulumi", path=elsewhere)
+    if name is None:
+        return None
+    executable = Path(name).resolve()
+    version = version_of(executable)
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
+    needed = [int(part) for part in PULUMI.split(".")]
+    if len(numbers) == 3 and numbers[0] == needed[0] and numbers >= needed:
+        return executable
+    say(f"{executable} is version {version or 'unknown'}, {PULUMI} or newer of the same major version is needed; looking further")
+    return None
+
+
+def official() -> Path | None:
+    folder = CACHE / f"pulumi-{PULUMI}-official"
+    if (folder / "bin" / "pulumi").exists():
+        return folder
+    if built_folder().exists():
+        return None  # what is built already is quicker than a download
+    try:
+        with urllib.request.urlopen(INSTALLER, timeout=5):
+            pass
+    except (OSError, ValueError):
+        say("the official Pulumi installer cannot be reached from here")
+        return None
+    say(f"downloading Pulumi {PULUMI} with the official installer")
+    install = "import sys; from pulumi.automation import PulumiCommand; PulumiCommand.install(root=sys.argv[1])"
+    with ticking("downloading Pulumi"):
+        done = subprocess.run([BIN / "python", "-c", install, folder], capture_output=True, timeout=600)
+    if done.returncode == 0:
+        return folder
+    say("the official installer did not finish; building from Go modules instead")
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def built_folder() -> Path:
+    return CACHE / f"pulumi-{PULUMI}-built"
+
+
+def built() -> Path:
+    folder = built_folder()
+    if folder.exists():
+        return folder
+    if shutil.which("go") is None:
+        raise SetupError(
+            "Pulumi is not on PATH, its installer cannot be reached, and there is no Go to build it with: "
+            "install Pulumi (https://www.pulumi.com/docs/install/) or Go 1.26 (https://go.dev/dl/) and try again."
+        )
+    started = time.monotonic()
+    say(f"building Pulumi {PULUMI} from its Go modules: about 7 minutes on 2 cores, once on this machine")
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        work, target = Path(scratch) / "src", Path(scratch) / "out" / "bin"
+        target.mkdir(parents=True)
+        engine = "github.com/pulumi/pulumi/pkg/v3"
+        flags = f"-s -w -X {SDK_MODULE}/go/common/version.Version=v{PULUMI}"
+        go_build(work / "cli", engine, PULUMI, f"{engine}/cmd/pulumi", target / "pulumi", flags)
+        host = f"{SDK_MODULE}/python/cmd/pulumi-language-python"
+        go_build(work / "host", SDK_MODULE, LANGUAGE_HOST, host, target / "language-host", "-s -w")
+        scripts = run(["go", "list", "-m", "-f", "{{.Dir}}", SDK_MODULE], cwd=work / "cli", env=go_environment()).strip()
+        wrapper = target / "pulumi-language-python"
+        wrapper.write_text('#!/bin/sh\nexec "$(dirname "$0")/language-host" -virtualenv=.venv "$@"\n')
+        wrapper.chmod(0o755)
+        for script in ("cmd/pulumi-language-python-exec", "dist/pulumi-resource-pulumi-python"):
+            copy = target / Path(script).name
+            shutil.copyfile(Path(scripts) / "python" / script, copy)
+            copy.chmod(0o755)
+        target.parent.rename(folder)
+    say(f"built Pulumi in {time.monotonic() - started:.0f} s; it is kept in {folder}")
+    return folder
+
+
+def go_environment() -> dict[str, str]:
+    return {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "CGO_ENABLED": "0"}
+
+
+def go_build(folder: Path, module: str, version: str, package: str, output: Path, flags: str) -> None:
+    """Builds one program of a published module, from a module of our own that requires it."""
+    folder.mkdir(parents=True)
+    lines = ["module trainstack/toolchain", "go 1.25.11", f"require {module} v{version}", f"replace github.com/atotto/clipboard => {CLIPBOARD}"]
+    (folder / "go.mod").write_text("\n".join(lines) + "\n")
+    environment = go_environment()
+    with ticking(f"{output.name}: reading its modules"):
+        packages = len(run(["go", "list", "-deps", package], cwd=folder, env=environment).splitlines())
+    command = ["go", "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(output), package]
+    process = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    compiled: list[str] = []
+    with ticking(f"{output.name}: compiling", lambda: f"{min(99, 100 * len(compiled) // packages)} %, {compiled[-1] if compiled else ''}"):
+        for line in process.stderr:
+            compiled.append(line.strip())
+        if process.wait():
+            raise SetupError(f"building {package} failed:\n" + "\n".join(compiled[-15:]))
+
+
+@contextlib.contextmanager
+def ticking(text: str, detail: object = None) -> Iterator[None]:
+    """Says what goes on and for how long: in place in a terminal, a line every 20 s elsewhere."""
+    terminal, started, done = sys.stderr.isatty(), time.monotonic(), threading.Event()
+
+    def tick() -> None:
+        while not done.wait(1 if terminal else 20):
+            line = f"setup: {text} ({time.monotonic() - started:.0f} s)" + (f" {detail()}" if callable(detail) else "")
+            print(f"\r\x1b[K{line[:110]}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+
+
+def main() -> int:
+    steps = {"venv": install_venv, "pulumi": install_pulumi}
+    if len(sys.argv) != 2 or sys.argv[1] not in steps:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        steps[sys.argv[1]]()
+    except SetupError as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

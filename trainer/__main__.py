@@ -1,0 +1,93 @@
+"""`python -m trainer`: one task of a training. See `python -m trainer --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import traceback
+from types import ModuleType
+
+from trainer import arguments, cluster, programs
+
+# TensorFlow reads both when it is imported. tf-keras is the Keras that trains in several processes; Keras 3 cannot.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def main(argv: list[str]) -> int:
+    try:
+        args = parse(argv)
+        program = programs.load(args.program)
+        me = cluster.from_environment()
+    except (arguments.ArgumentError, ModuleNotFoundError, ValueError, KeyError) as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return cluster.CONFIGURATION_ERROR
+    name = args.strategy or me.strategy
+    if me.role in ("ps", "worker") and name == "parameter_server":
+        return serve()
+    try:
+        run(args, program, me, name)
+    except Exception as error:
+        return code_of(error)
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """In two steps, because the program has arguments of its own."""
+    first = arguments.Parser(add_help=False)
+    first.add_argument("--program")
+    return arguments.parser(first.parse_known_args(argv)[0].program).parse_args(argv)
+
+
+def serve() -> int:
+    """A server holds nothing that could be saved: it leaves when told to, and is started again."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(cluster.TRY_AGAIN))
+    from trainer import strategies
+
+    # join() blocks the main thread outside of Python, where no handler would run.
+    threading.Thread(target=strategies.serve, daemon=True).start()
+    while True:
+        signal.pause()
+
+
+def run(args: argparse.Namespace, program: ModuleType, me: cluster.Cluster, name: str) -> None:
+    import tensorflow as tf
+    import tf_keras as keras
+
+    tf.get_logger().setLevel("ERROR")  # its warnings about retracing a save are not for the reader of a training's log
+    keras.utils.set_random_seed(args.seed)
+    if args.mixed_precision and tf.config.list_physical_devices("GPU"):
+        keras.mixed_precision.set_global_policy("mixed_float16")
+    if me.role == "evaluator":
+        from trainer.evaluation import sidecar
+
+        sidecar(args, program)
+    else:
+        from trainer.training import train
+
+        train(args, program, me, name)
+
+
+def code_of(error: Exception) -> int:
+    """A lost peer is no fault of this task's: it is started again and resumes."""
+    import tensorflow as tf
+
+    lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError)
+    if isinstance(error, lost) or (isinstance(error, tf.errors.InternalError) and "ollective" in str(error)):
+        print(f"trainer: a peer was lost ({type(error).__name__}: {str(error).splitlines()[0]})", file=sys.stderr)
+        return cluster.TRY_AGAIN
+    if isinstance(error, FileNotFoundError | tf.errors.NotFoundError):
+        print(f"trainer: {error}", file=sys.stderr)
+        return cluster.CONFIGURATION_ERROR
+    traceback.print_exc()
+    return 1
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # TensorFlow's own tidying waits for peers that may be gone

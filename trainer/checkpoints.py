@@ -1,0 +1,137 @@
+"""Checkpoints that are either whole or not there, under every strategy.
+
+A checkpoint is a folder `step-00000660` with TensorFlow's files and, written last, `manifest.json`: without it the folder does not count.
+Who writes and who reads:
+
+- parameter_server: on gs:// every parameter server writes its own shard. Elsewhere the chief writes and reads all of it, so that the
+  directory need not be shared with the servers;
+- multi_worker_mirrored: saving is a joint act, so every worker takes part, but only the lead's files are kept. The lead alone reads, and
+  hands what it read to the others, so that the directory need not be shared with them;
+- mirrored: there is one task.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+
+from trainer import files
+from trainer.cluster import Cluster
+
+CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
+MANIFEST, FINISHED, EVALUATED = "manifest.json", "finished.json", "evaluated.json"
+FOLDER = re.compile(r"step-(\d+)/?$")
+MOST_UNEVALUATED = 50  # an evaluator that falls further behind loses the oldest
+
+
+def io_device(directory: str, strategy: str) -> str | None:
+    """The device that reads and writes files: TensorFlow's choice, or the chief for all parameter servers."""
+    return CHIEF_DEVICE if strategy == "parameter_server" and not directory.startswith("gs://") else None
+
+
+def steps(directory: str) -> list[int]:
+    """The steps of the whole checkpoints in a directory, oldest first."""
+    try:
+        names = tf.io.gfile.listdir(directory)
+    except tf.errors.NotFoundError:
+        return []
+    found = [int(match[1]) for name in names if (match := FOLDER.search(name))]
+    return sorted(step for step in found if tf.io.gfile.exists(f"{folder(directory, step)}/{MANIFEST}"))
+
+
+def folder(directory: str, step: int) -> str:
+    return f"{directory}/step-{step:08d}"
+
+
+class Checkpoints:
+    """The checkpoints of one training, for the task that trains."""
+
+    def __init__(self, directory: str, model: Any, strategy: Any, name: str, cluster: Cluster, keep: int, sidecar: bool) -> None:  # noqa: ANN401
+        self.directory, self.strategy, self.name, self.cluster = directory, strategy, name, cluster
+        self.keep, self.sidecar = keep, sidecar
+        self.model = model
+        self.checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        self.options = tf.train.CheckpointOptions(experimental_io_device=io_device(directory, name))
+        self.saved_at = -1
+
+    @property
+    def step(self) -> int:
+        return int(self.model.optimizer.iterations.numpy())
+
+    def restore(self, resume_from: str | None) -> int:
+        """Goes on from the newest checkpoint here, or else from the one to resume from. Returns the step."""
+        if self.cluster.is_lead:
+            tf.io.gfile.makedirs(self.directory)
+            if tf.io.gfile.exists(f"{self.directory}/{FINISHED}"):
+                tf.io.gfile.remove(f"{self.directory}/{FINISHED}")
+            source = next((place for place in (self.directory, resume_from) if place and steps(place)), None)
+            if source:
+                newest = steps(source)[-1]
+                path = f"{folder(source, newest)}/checkpoint"
+                self.checkpoint.restore(path, options=self.options).assert_existing_objects_matched()
+                print(f"resumed from {folder(source, newest)}", flush=True)
+        if self.name == "multi_worker_mirrored":
+            broadcast(self.strategy, [*self.model.variables, *self.model.optimizer.variables])
+        self.saved_at = self.step if self.cluster.is_lead and steps(self.directory) else -1
+        return self.step
+
+    def save(self) -> None:
+        """Writes a checkpoint of this moment, once per step."""
+        step = self.step
+        if step == self.saved_at:
+            return
+        if not self.cluster.is_lead:
+            scratch = tempfile.mkdtemp()
+            self.checkpoint.write(f"{scratch}/checkpoint", options=self.options)
+            shutil.rmtree(scratch)
+        else:
+            target = folder(self.directory, step)
+            if tf.io.gfile.exists(target):
+                tf.io.gfile.rmtree(target)  # half of one, from a task that was killed
+            tf.io.gfile.makedirs(target)
+            self.checkpoint.write(f"{target}/checkpoint", options=self.options)
+            files.write_text(f"{target}/{MANIFEST}", json.dumps({"step": step, "tensorflow": tf.__version__}))
+            self.prune()
+        self.saved_at = step
+
+    def prune(self) -> None:
+        """Keeps the newest, and what the evaluator has not tried yet."""
+        evaluated = json.loads(files.read_text(f"{self.directory}/{EVALUATED}") or '{"step": -1}')["step"] if self.sidecar else float("inf")
+        whole = steps(self.directory)
+        for step in whole[: -self.keep]:
+            if step <= evaluated or step in whole[:-MOST_UNEVALUATED]:
+                tf.io.gfile.rmtree(folder(self.directory, step))
+
+    def finish(self, **length: int | None) -> None:
+        """The last checkpoint, and the word that it is the last of a training of this length."""
+        self.save()
+        if self.cluster.is_lead:
+            files.write_text(f"{self.directory}/{FINISHED}", json.dumps({"step": self.step, **length}))
+
+
+def finished(directory: str) -> dict[str, Any] | None:
+    """The step of the last checkpoint and the length of the training, once it is over."""
+    text = files.read_text(f"{directory}/{FINISHED}")
+    return None if text is None else json.loads(text)
+
+
+def broadcast(strategy: Any, variables: list[Any]) -> None:  # noqa: ANN401
+    """Gives every worker the lead's values: the lead adds its own, everybody else zeros."""
+
+    @tf.function
+    def summed() -> Any:  # noqa: ANN401
+        def replica() -> Any:  # noqa: ANN401
+            context = tf.distribute.get_replica_context()
+            first = tf.equal(context.replica_id_in_sync_group, 0)
+            values = [tf.where(first, value, tf.zeros_like(value)) for value in (variable.read_value() for variable in variables)]
+            return [context.all_reduce(tf.distribute.ReduceOp.SUM, value) for value in values]
+
+        return strategy.run(replica)
+
+    for variable, value in zip(variables, summed(), strict=True):
+        variable.assign(strategy.experimental_local_results(value)[0])

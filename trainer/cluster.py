@@ -1,0 +1,39 @@
+"""Who this task is, read from TF_CONFIG. No TensorFlow is imported here."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+CONFIGURATION_ERROR, TRY_AGAIN = 78, 75
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """This task's role and index, and how many tasks of each role there are."""
+
+    role: str
+    index: int
+    counts: dict[str, int]
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether this task writes checkpoints, logs and the model: the chief, or worker 0 where there is none."""
+        return self.role == "chief" or (self.role == "worker" and self.index == 0 and not self.counts.get("chief"))
+
+    @property
+    def strategy(self) -> str:
+        """The strategy that such a cluster is for."""
+        if self.counts.get("ps"):
+            return "parameter_server"
+        trains = self.counts.get("chief", 0) + self.counts.get("worker", 0)
+        return "multi_worker_mirrored" if trains > 1 else "mirrored"
+
+
+def from_environment() -> Cluster:
+    """Without TF_CONFIG: one worker, alone."""
+    text = os.environ.get("TF_CONFIG", "")
+    config = json.loads(text) if text else {"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}}
+    counts = {role: len(addresses) for role, addresses in config["cluster"].items()}
+    return Cluster(config["task"]["type"], int(config["task"]["index"]), counts)

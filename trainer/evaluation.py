@@ -1,0 +1,64 @@
+"""Trying the model on data it was not trained on: beside the training (sidecar) or in it (inline)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from trainer import checkpoints, data, files
+from trainer.metrics import EVALUATION, MetricsWriter
+
+LOOK_EVERY = 0.5  # seconds between two looks for a new checkpoint
+
+
+def sidecar(args: argparse.Namespace, program: ModuleType) -> None:
+    """Evaluates every checkpoint, oldest first, and always the last one; ends when the training has."""
+    model = program.model(args)
+    reader = tf.train.Checkpoint(model=model)
+    test = data.test(program, args)
+    done = {record["step"] for record in files.read_lines(f"{args.log_dir}/{EVALUATION}")}
+    writer = MetricsWriter(args.log_dir, EVALUATION, max(done, default=-1))
+    print("waiting for the first checkpoint", flush=True)
+    while True:
+        over = is_over(args)  # asked first: what is listed afterwards holds the last checkpoint
+        pending = [step for step in checkpoints.steps(args.checkpoint_dir) if step not in done]
+        for step in pending:
+            try:
+                reader.restore(f"{checkpoints.folder(args.checkpoint_dir, step)}/checkpoint").expect_partial()
+            except tf.errors.NotFoundError:
+                print(f"step {step}: its checkpoint was removed before it could be evaluated", flush=True)
+                done.add(step)
+                continue
+            values = model.evaluate(test, verbose=0, return_dict=True)
+            record(writer, step, values)
+            done.add(step)
+            files.write_text(f"{args.checkpoint_dir}/{checkpoints.EVALUATED}", json.dumps({"step": step}))
+        if over and not pending:
+            return
+        time.sleep(LOOK_EVERY)
+
+
+def is_over(args: argparse.Namespace) -> bool:
+    """Whether the training this evaluator belongs to has ended; an end of the same run with fewer epochs does not count."""
+    finished = checkpoints.finished(args.checkpoint_dir)
+    return finished is not None and finished["epochs"] == args.epochs and finished["steps_per_epoch"] == args.steps_per_epoch
+
+
+def record(writer: MetricsWriter, step: int, values: dict[str, float]) -> None:
+    writer.write(step, values)
+    print(f"step {step}: " + ", ".join(f"test {name} {value:.4f}" for name, value in values.items()), flush=True)
+
+
+def inline(model: Any, program: ModuleType, args: argparse.Namespace, workers: int) -> dict[str, float]:  # noqa: ANN401
+    """Evaluates with the tasks that train; every one of them must call it. Each test example counts once.
+
+    `workers`: how many work for a coordinator, which deals the data out to them in pieces; 0 where there is none.
+    """
+    model._pss_evaluation_shards = 2 * workers  # compile() would take it, but the program compiles
+    values: dict[str, float] = model.evaluate(data.test(program, args), verbose=0, return_dict=True)
+    return values

@@ -1,0 +1,140 @@
+"""The two ways to train: Keras' fit, and a loop of our own. Both end on the same step and go on from any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from trainer import data
+
+if TYPE_CHECKING:
+    from trainer.training import Training
+
+
+def run(training: Training, step: int) -> None:
+    if training.args.loop == "fit":
+        fit(training, step)
+    elif training.name == "parameter_server":
+        custom_with_coordinator(training, step)
+    else:
+        custom(training, step)
+
+
+def pipeline(training: Training) -> Any:  # noqa: ANN401 - TensorFlow has no types
+    return lambda context: data.training(training.program, training.args, context)
+
+
+# ---------------------------------------------------------------------------------------------------- fit
+
+
+def fit(training: Training, step: int) -> None:
+    """Every epoch but perhaps the first is a whole one: a run that was stopped within an epoch goes on there."""
+    if training.name == "parameter_server":
+        source = keras.utils.experimental.DatasetCreator(pipeline(training))
+        callback: Any = _EpochEnd(training)
+    else:
+        source = training.strategy.distribute_datasets_from_function(pipeline(training))
+        callback = _BatchEnd(training)
+    epoch, begun = divmod(step, training.steps_per_epoch)
+    options = {"x": source, "callbacks": [callback], "verbose": 0}
+    if begun:
+        training.model.fit(initial_epoch=epoch, epochs=epoch + 1, steps_per_epoch=training.steps_per_epoch - begun, **options)
+        epoch += 1
+    if epoch < training.args.epochs:
+        training.model.fit(initial_epoch=epoch, epochs=training.args.epochs, steps_per_epoch=training.steps_per_epoch, **options)
+
+
+class _EpochEnd(keras.callbacks.Callback):  # type: ignore[misc]
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.training = training
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:  # noqa: ARG002 - Keras' signature
+        self.training.end_epoch(dict(logs or {}))
+
+
+class _BatchEnd(_EpochEnd):
+    """Under parameter_server Keras refuses callbacks that see batches, so there is a class without."""
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:  # noqa: ARG002
+        self.training.preemption.check()
+
+
+# --------------------------------------------------------------------------------------------- our own loop
+
+
+class _Step:
+    """One step of gradient descent, and the sums that its epoch reports."""
+
+    def __init__(self, training: Training) -> None:
+        self.model, self.strategy = training.model, training.strategy
+        self.loss_function = keras.losses.get(self.model.loss)
+        with self.strategy.scope():
+            self.loss = keras.metrics.Mean("loss")
+
+    def __call__(self, batch: Any) -> None:  # noqa: ANN401
+        inputs, labels = batch
+        with tf.GradientTape() as tape:
+            predictions = self.model(inputs, training=True)
+            each = self.loss_function.call(labels, predictions)  # one value per example: the mean is over the global batch
+            loss = tf.nn.compute_average_loss(each) + tf.nn.scale_regularization_loss(tf.add_n([tf.constant(0.0), *self.model.losses]))
+        variables = self.model.trainable_variables
+        self.model.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        self.loss.update_state(each)
+        self.model.compiled_metrics.update_state(labels, predictions)
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.loss, *self.model.compiled_metrics.metrics]
+
+    def report(self) -> dict[str, float]:
+        values = {metric.name: float(metric.result()) for metric in self.metrics}
+        for metric in self.metrics:
+            metric.reset_state()
+        return values
+
+
+def executions(training: Training, step: int) -> Any:  # noqa: ANN401
+    """For each epoch still to run, how many steps each return to Python stands for."""
+    size = training.args.steps_per_execution
+    while step < training.total_steps:
+        left = training.steps_per_epoch - step % training.steps_per_epoch
+        yield [size] * (left // size) + [left % size] * bool(left % size)
+        step += left
+
+
+def custom(training: Training, step: int) -> None:
+    one = _Step(training)
+    iterator = iter(training.strategy.distribute_datasets_from_function(pipeline(training)))
+
+    @tf.function
+    def several(iterator: Any, count: Any) -> None:  # noqa: ANN401
+        for _ in tf.range(count):
+            training.strategy.run(one, args=(next(iterator),))
+
+    for epoch in executions(training, step):
+        for count in epoch:
+            several(iterator, tf.constant(count))
+            training.preemption.check()
+        training.end_epoch(one.report())
+
+
+def custom_with_coordinator(training: Training, step: int) -> None:
+    """The chief hands out pieces of work; whichever worker is free takes the next."""
+    one = _Step(training)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(training.strategy)
+    source = coordinator.create_per_worker_dataset(lambda: training.strategy.distribute_datasets_from_function(pipeline(training)))
+    iterator = iter(source)
+
+    @tf.function
+    def several(iterator: Any, count: Any) -> None:  # noqa: ANN401
+        for _ in tf.range(count):
+            training.strategy.run(one, args=(next(iterator),))
+
+    for epoch in executions(training, step):
+        for count in epoch:
+            coordinator.schedule(several, args=(iterator, tf.constant(count)))
+        coordinator.join()
+        training.end_epoch(one.report())

@@ -1,0 +1,32 @@
+"""From a strategy's name to the strategy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def make(name: str, devices: int) -> Any:  # noqa: ANN401 - TensorFlow has no types
+    if name == "parameter_server":
+        return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    if name == "multi_worker_mirrored":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    return tf.distribute.MirroredStrategy(local_devices(devices))
+
+
+def local_devices(count: int) -> list[str]:
+    """The first GPUs; where there are not enough, that many virtual CPU devices. Must come before any other use of TensorFlow."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) >= count:
+        return [f"/gpu:{index}" for index in range(count)]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"/cpu:{index}" for index in range(count)]
+
+
+def serve() -> None:
+    """A parameter server or one of its workers: does what the chief asks, and never returns by itself."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    server = tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc")
+    server.join()

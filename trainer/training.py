@@ -1,0 +1,88 @@
+"""Trains a program under a strategy: makes or restores the model, runs the loop, saves the result."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from trainer import data, evaluation, loops, strategies
+from trainer.checkpoints import Checkpoints
+from trainer.cluster import Cluster
+from trainer.export import export
+from trainer.metrics import EVALUATION, TRAINING, Meter, MetricsWriter
+from trainer.preemption import Preemption
+
+
+@dataclass
+class Training:
+    """What the loops need, and what they call at the end of every epoch."""
+
+    args: argparse.Namespace
+    program: ModuleType
+    cluster: Cluster
+    name: str
+    strategy: Any
+    model: Any
+    checkpoints: Checkpoints
+    preemption: Preemption
+    steps_per_epoch: int
+    examples_per_step: int
+
+    @property
+    def total_steps(self) -> int:
+        return self.args.epochs * self.steps_per_epoch
+
+    def begin(self, step: int) -> None:
+        self.meter = Meter(step)
+        lead = self.cluster.is_lead
+        self.writer = MetricsWriter(self.args.log_dir, TRAINING, step) if lead else None
+        self.evaluations = MetricsWriter(self.args.log_dir, EVALUATION, step) if lead and self.args.evaluator == "inline" else None
+        left = self.total_steps - step
+        print(f"training {self.args.program} under {self.name}: {left} of {self.total_steps} steps to go", flush=True)
+
+    def end_epoch(self, values: dict[str, float]) -> None:
+        """Called by every task that runs the loop, after the same step."""
+        step = self.checkpoints.step
+        epoch = step // self.steps_per_epoch
+        values = {**values, "examples_per_second": self.meter.rate(step, self.examples_per_step)}
+        if self.writer:
+            self.writer.write(step, values, epoch=epoch, steps=self.total_steps)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        print(f"epoch {epoch}/{self.args.epochs}, step {step}: {shown}", flush=True)
+        self.preemption.check()
+        if epoch % self.args.checkpoint_every == 0 or step >= self.total_steps:
+            self.checkpoints.save()
+            if self.args.evaluator == "inline":
+                self.evaluate(step)
+        self.meter = Meter(step)  # neither saving nor evaluating counts as training
+
+    def evaluate(self, step: int) -> None:
+        workers = self.cluster.counts["worker"] if self.name == "parameter_server" else 0
+        values = evaluation.inline(self.model, self.program, self.args, workers)
+        if self.evaluations:
+            evaluation.record(self.evaluations, step, values)
+
+
+def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name: str) -> None:
+    strategy = strategies.make(name, args.devices)
+    synchronous = name != "parameter_server"
+    with strategy.scope():
+        model = program.model(args)
+        model.optimizer.build(model.trainable_variables)
+        model._configure_steps_per_execution(args.steps_per_execution)  # compile() would take it, but the program compiles
+    examples_per_step = args.batch_size * (strategy.num_replicas_in_sync if synchronous else 1)
+    steps_per_epoch = args.steps_per_epoch or max(1, data.examples(program, args) // examples_per_step)
+    checkpoints = Checkpoints(args.checkpoint_dir, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar")
+    step = checkpoints.restore(args.resume_from)
+    preemption = Preemption(checkpoints, strategy, together=name == "multi_worker_mirrored")
+    training = Training(args, program, cluster, name, strategy, model, checkpoints, preemption, steps_per_epoch, examples_per_step)
+    training.begin(step)
+    if step < training.total_steps:
+        loops.run(training, step)
+    export(model, args.model_dir, name, cluster)
+    checkpoints.finish(epochs=args.epochs, steps_per_epoch=args.steps_per_epoch)
+    preemption.meet()
+    if cluster.is_lead:
+        print(f"done: the model is in {args.model_dir}", flush=True)
