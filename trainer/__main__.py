@@ -79,7 +79,7 @@ def code_of(error: Exception) -> int:
     if isinstance(error, lost) or (isinstance(error, tf.errors.InternalError) and "ollective" in str(error)):
         print(f"trainer: a peer was lost ({type(error).__name__}: {str(error).splitlines()[0]})", file=sys.stderr)
         return cluster.TRY_AGAIN
-    if isinstance(error, FileNotFoundError | tf.errors.NotFoundError):
+    if isinstance(error, cluster.ConfigurationError | FileNotFoundError | tf.errors.NotFoundError):
         print(f"trainer: {error}", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR
     traceback.print_exc()

@@ -76,9 +76,9 @@ def problems(program: str, args: Mapping[str, Any]) -> Iterable[str]:
 
 
 def flags(args: Mapping[str, Any]) -> list[str]:
-    """{epochs: 5, augment: false} as --epochs=5 --no-augment."""
+    """{epochs: 5, augment: false} as --no-augment --epochs=5, always in the same order."""
     result = []
-    for name, value in args.items():
+    for name, value in sorted(args.items()):
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             result.append(f"--{flag}" if value else f"--no-{flag}")

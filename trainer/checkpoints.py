@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer import files
-from trainer.cluster import Cluster
+from trainer.cluster import Cluster, ConfigurationError
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 MANIFEST, FINISHED, EVALUATED = "manifest.json", "finished.json", "evaluated.json"
@@ -71,14 +71,19 @@ class Checkpoints:
                 tf.io.gfile.remove(f"{self.directory}/{FINISHED}")
             source = next((place for place in (self.directory, resume_from) if place and steps(place)), None)
             if source:
-                newest = steps(source)[-1]
-                path = f"{folder(source, newest)}/checkpoint"
-                self.checkpoint.restore(path, options=self.options).assert_existing_objects_matched()
-                print(f"resumed from {folder(source, newest)}", flush=True)
+                self.read(folder(source, steps(source)[-1]))
         if self.name == "multi_worker_mirrored":
             broadcast(self.strategy, [*self.model.variables, *self.model.optimizer.variables])
         self.saved_at = self.step if self.cluster.is_lead and steps(self.directory) else -1
         return self.step
+
+    def read(self, path: str) -> None:
+        try:
+            self.checkpoint.read(f"{path}/checkpoint", options=self.options).assert_existing_objects_matched()
+        except (ValueError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigurationError(f"{path} is of a model of another shape ({reason}); train it under another `run`, or undo the change") from None
+        print(f"resumed from {path}", flush=True)
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, once per step."""

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 CONFIGURATION_ERROR, TRY_AGAIN = 78, 75
 
 
+class ConfigurationError(Exception):
+    """A mistake that a person has to mend: starting again would not help. One sentence."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """This task's role and index, and how many tasks of each role there are."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.cluster import ConfigurationError
 from trainer.programs import Shard
 
 
@@ -31,5 +32,5 @@ def examples(program: ModuleType, args: argparse.Namespace) -> int:
     data, _ = program.datasets(args, Shard())
     count = int(data.cardinality())
     if count < 1:
-        raise ValueError("the program's data does not say how many examples it has; set steps_per_epoch in args")
+        raise ConfigurationError("the program's data does not say how many examples it has; set steps_per_epoch in args")
     return count

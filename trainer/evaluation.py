@@ -29,7 +29,7 @@ def sidecar(args: argparse.Namespace, program: ModuleType) -> None:
         pending = [step for step in checkpoints.steps(args.checkpoint_dir) if step not in done]
         for step in pending:
             try:
-                reader.restore(f"{checkpoints.folder(args.checkpoint_dir, step)}/checkpoint").expect_partial()
+                reader.read(f"{checkpoints.folder(args.checkpoint_dir, step)}/checkpoint").expect_partial()
             except tf.errors.NotFoundError:
                 print(f"step {step}: its checkpoint was removed before it could be evaluated", flush=True)
                 done.add(step)

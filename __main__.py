@@ -1,0 +1,36 @@
+"""The stack: settings, then infrastructure, then workloads, then outputs."""
+
+from __future__ import annotations
+
+import pulumi
+
+import settings
+
+
+def main() -> None:
+    try:
+        stack = settings.load()
+    except settings.SettingsError as error:
+        raise pulumi.RunError("the settings are not valid:\n" + "\n".join(f"  - {problem}" for problem in error.problems)) from None
+    if stack.target == "local":
+        local(stack)
+    else:
+        raise pulumi.RunError(f"target: {stack.target} cannot be provisioned by this version yet; write target: local.")
+
+
+def local(stack: settings.Settings) -> None:
+    from workloads.local.plan import plan
+    from workloads.local.training import LocalTraining
+
+    ignored = settings.not_applied_on_local(stack)
+    if ignored:
+        pulumi.log.info(f"not applied on local: {', '.join(ignored)}")
+    for name, training in stack.trainings.items():
+        if not training.deploy:
+            pulumi.log.info(f"{name}: deploy is false, so nothing is started on local")
+            continue
+        resource = LocalTraining(name, plan(pulumi.get_stack(), name, training), stack.secrets)
+        pulumi.export(name, {"folder": resource.id, "state": resource.state, "tensorboard": resource.tensorboard})
+
+
+main()

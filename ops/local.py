@@ -1,0 +1,97 @@
+"""Trainings on this machine: everything is read from the folders of their runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from ops.target import OpsError, Run, TaskStatus
+from settings import PROJECT, ROOT
+from workloads.local import runs
+
+
+class LocalTarget:
+    def __init__(self, stack: str) -> None:
+        self.stack = stack
+
+    def runs(self, training: str | None = None) -> list[Run]:
+        return [self._read(folder) for folder in runs.folders(self.stack, training or "*")]
+
+    def _read(self, folder: Path) -> Run:
+        plan, status = runs.read_plan(folder), runs.read_status(folder)
+        tasks = tuple(TaskStatus(**{name: task[name] for name in TaskStatus.__dataclass_fields__}) for task in status["tasks"])
+        times = {name: status.get(name) for name in ("started", "ended", "tensorboard")}
+        logs = Path(plan["log_dir"])
+        numbers = {"metrics": _records(logs / "metrics.jsonl"), "evaluation": _records(logs / "evaluation.jsonl")}
+        return Run(plan["training"], plan["run"], status["state"], status["reason"], str(folder), plan["model_dir"], tasks=tasks, **times, **numbers)
+
+    def logs(self, run: Run, task: str | None, follow: bool) -> Iterator[tuple[str, str]]:
+        """All files are read from their beginning, then, when following, as they grow."""
+        opened: dict[str, TextIO] = {}
+        try:
+            while True:
+                found = sorted(Path(run.place, "tasks").glob("*.log"))
+                chosen = [path for path in found if task is None or path.stem == task or path.stem.rsplit("-", 1)[0] == task]
+                if not chosen and found:
+                    raise OpsError(f"there is no task {task!r}; the tasks are {', '.join(path.stem for path in found)}.")
+                over = self._read(Path(run.place)).is_over
+                for path in chosen:
+                    handle = opened.setdefault(path.stem, path.open(errors="replace"))
+                    if path.stat().st_size < handle.tell():
+                        handle.seek(0)  # it was rotated
+                    for line in handle:
+                        yield path.stem, line.rstrip("\n")
+                if not follow or over:
+                    return
+                time.sleep(0.3)
+        finally:
+            for handle in opened.values():
+                handle.close()
+
+    def cancel(self, run: Run) -> None:
+        if run.is_over:
+            raise OpsError(f"run {run.run} of {run.training} is {run.state} already; there is nothing to cancel.")
+        runs.stop(Path(run.place))
+
+    def rerun(self, run: Run, fresh: bool) -> None:
+        if not run.is_over:
+            raise OpsError(f"run {run.run} of {run.training} is going on; end it first with `trainstack cancel`.")
+        plan = runs.read_plan(Path(run.place))
+        runs.stop(Path(run.place))
+        if fresh:
+            runs.clear(Path(run.place))
+        try:
+            runs.start(plan, self._secrets())
+        except runs.RunError as error:
+            raise OpsError(str(error)) from None
+
+    def _secrets(self) -> dict[str, str]:
+        """Secrets are kept by Pulumi alone; a stack that has none does not need to be asked."""
+        if "secure:" not in (ROOT / f"Pulumi.{self.stack}.yaml").read_text():
+            return {}
+        command = ["pulumi", "config", "get", f"{PROJECT}:secrets", "--stack", self.stack]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OpsError('the secrets of the stack cannot be read; prepare the shell with `eval "$(make env)"` and try again.')
+        secrets: dict[str, str] = json.loads(done.stdout)
+        return secrets
+
+    def kill(self, run: Run, task: str) -> None:
+        runs.kill(Path(run.place), task)
+
+    def fetch_model(self, run: Run, destination: Path) -> None:
+        if destination.exists():
+            raise OpsError(f"{destination} exists already; name a folder that does not.")
+        shutil.copytree(run.model, destination)
+
+    def delete_model(self, run: Run) -> None:
+        shutil.rmtree(run.model)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

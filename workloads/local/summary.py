@@ -1,0 +1,86 @@
+"""The plot and the summary of a run that has ended: `python -m workloads.local.summary FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from workloads.local.plan import ROOT, Plan
+from workloads.local.runs import read_plan
+from workloads.topology import ROLES
+
+
+def records(logs: Path, name: str) -> list[dict[str, Any]]:
+    path = logs / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def plot(title: str, training: list[dict[str, Any]], evaluation: list[dict[str, Any]], target: Path) -> None:
+    """Loss on the left, the other metrics on the right, by step."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    colours = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
+    ignored = {"step", "steps", "time", "epoch", "examples_per_second", "loss"}
+    others = [name for name in (evaluation or training)[-1] if name not in ignored]
+    for index, (kind, lines) in enumerate((("training", training), ("test", evaluation))):
+        style: dict[str, Any] = {"color": colours[index], "marker": "o" if kind == "test" else None, "markersize": 4}
+        left.plot([line["step"] for line in lines], [line["loss"] for line in lines], label=kind, **style)
+        for name in others:
+            shown = [line for line in lines if name in line]
+            right.plot([line["step"] for line in shown], [line[name] for line in shown], label=f"{kind} {name}", **style)
+    left.set(title="loss", xlabel="step", yscale="log")
+    right.set(title=", ".join(others) or "metrics", xlabel="step")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(target, dpi=120)
+
+
+def summary(plan: Plan, run: dict[str, Any], evaluation: list[dict[str, Any]], training: list[dict[str, Any]], drawn: bool) -> str:
+    last_test, last = (evaluation or [{}])[-1], (training or [{}])[-1]
+    took = (run["ended"] or time.time()) - run["started"]
+    topology = ", ".join(f"{plan['topology'][role]} {role}" for role in ROLES if role in plan["topology"])
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    rows = {
+        "state": run["state"] + (f": {run['reason']}" if run["reason"] else ""),
+        "test accuracy": f"{last_test['accuracy']:.4f}" if "accuracy" in last_test else "",
+        "steps": last.get("step", ""),
+        "time": f"{took:.0f} s",
+        "topology": f"{topology} ({plan['strategy']})",
+        "command": f"`{shlex.join(plan['command'])}`",
+        "commit": commit,
+        "model": plan["model_dir"] if run["state"] == "succeeded" else "",
+    }
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items() if value != "")
+    picture = "\n![loss and accuracy by step](plot.png)\n" if drawn else ""
+    settings = yaml.safe_dump({plan["training"]: plan["settings"]}, sort_keys=False)
+    return f"# {plan['training']}, run {plan['run']}\n\n| | |\n|---|---|\n{table}\n{picture}\n## Settings\n\n```yaml\n{settings}```\n"
+
+
+def main(folder: Path) -> None:
+    plan = read_plan(folder)
+    logs = Path(plan["log_dir"])
+    run = json.loads((logs / "run.json").read_text()) if (logs / "run.json").exists() else None
+    if run is None:
+        return
+    training, evaluation = records(logs, "metrics"), records(logs, "evaluation")
+    if training:
+        plot(f"{plan['training']}, run {plan['run']}: {plan['strategy']}", training, evaluation, folder / "plot.png")
+    (folder / "SUMMARY.md").write_text(summary(plan, run, evaluation, training, bool(training)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

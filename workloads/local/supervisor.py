@@ -1,0 +1,366 @@
+"""Runs the tasks of one training on this machine, from the first to the last: `python -m workloads.local.supervisor FOLDER`.
+
+It prepares the data, starts every task through the launcher, starts again what ends too early, ends everything when the run is over, and
+keeps `status.json` true. It is started detached, by Pulumi or by `trainstack rerun`, and needs neither to go on.
+
+Ready supervisors (supervisord, circus, honcho) restart single processes. What is needed here concerns all of them together: exit codes that do
+not count, a run that fails with one role and not with another, a deadline, an order of ending. That is most of this file, so it stands alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workloads import launcher, outcome
+from workloads.local import ports, runs
+from workloads.local.plan import ROOT
+from workloads.topology import Task, Topology, encode, loopback, tf_config
+
+TICK = 0.1
+LOG_BYTES = 10_000_000  # a log is rotated above this size
+STEADY = 60.0  # seconds after which a task no longer counts as failing again and again
+LINGER = launcher.DRAIN_EVALUATOR + 10  # seconds the others have, after the lead's success, to end by themselves
+PYTHON = str(Path(sys.executable).parent)
+
+
+@dataclass
+class Process:
+    """One process of the run: a task, the data preparation or TensorBoard."""
+
+    name: str
+    task: Task | None = None
+    state: str = "pending"  # pending, waiting, running, succeeded, failed, stopped
+    detail: str = ""
+    restarts: int = 0
+    failures: int = 0  # in a row
+    exit_code: int | None = None
+    started: float = 0.0
+    start_at: float = 0.0
+    popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("succeeded", "failed", "stopped")
+
+    def shown(self) -> dict[str, Any]:
+        pid = self.popen.pid if self.popen and self.popen.poll() is None else None
+        names = ("name", "state", "detail", "restarts", "exit_code")
+        return {name: getattr(self, name) for name in names} | {"pid": pid}
+
+
+@dataclass
+class Supervisor:
+    folder: Path
+    secrets: dict[str, str]
+    plan: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plan = runs.read_plan(self.folder)
+        self.topology = Topology(**self.plan["topology"])
+        self.tasks = [Process(task.name, task) for task in self.topology.tasks()]
+        self.lead = next(process for process in self.tasks if process.task == self.topology.lead)
+        self.preparation = Process("data-prep") if self.plan.get("data_prep") else None
+        self.tensorboard = Process("tensorboard") if self.plan.get("tensorboard") else None
+        self.state, self.reason = "running", ""
+        self.started, self.ended = time.time(), 0.0
+        self.cancelled = False
+        self.ports: dict[str, int] = {}
+        self.written: dict[str, Any] = {}
+
+    # ---------------------------------------------------------------------------------------- from start to end
+
+    def run(self) -> None:
+        signal.signal(signal.SIGTERM, self.cancel)
+        signal.signal(signal.SIGINT, self.cancel)
+        self.choose_ports()
+        self.save_status()
+        self.record()
+        if self.tensorboard:
+            self.start_tensorboard()
+        state, reason = self.prepare() or self.train()
+        self.stop_all(self.tasks)
+        self.reason, self.ended = reason, time.time()
+        self.record(state)
+        self.summarise()
+        self.state = state
+        self.save_status()
+        if self.tensorboard and not self.cancelled:
+            self.keep_tensorboard()
+
+    def cancel(self, *_: object) -> None:
+        self.cancelled = True
+
+    def verdict(self) -> tuple[str, str] | None:
+        """How the run ends for reasons outside of its tasks, if it does."""
+        if self.cancelled:
+            return "cancelled", "it was told to stop"
+        deadline = self.plan.get("deadline")
+        if deadline and time.time() - self.started > deadline:
+            return "failed", f"it was not done after its deadline of {deadline} s"
+        return None
+
+    def prepare(self) -> tuple[str, str] | None:
+        """Prepares the data. Returns how the run ended if it ended here."""
+        if self.preparation is None:
+            return None
+        step, limit = self.preparation, self.plan["data_prep"]["deadline"]
+        self.launch(step, self.plan["data_prep"]["command"], {})
+        step.state = "running"
+        while step.popen and step.popen.poll() is None:
+            late = time.time() - step.started > limit
+            ended = ("failed", f"data_prep took longer than its deadline of {limit} s") if late else self.verdict()
+            if ended:
+                self.stop_all([step])
+                return ended
+            self.tick()
+        step.exit_code = step.popen.returncode if step.popen else 1
+        step.state = "failed" if step.exit_code else "succeeded"
+        return ("failed", f"data_prep ended with {step.exit_code}; see tasks/{step.name}.log") if step.exit_code else None
+
+    def train(self) -> tuple[str, str]:
+        """Starts the tasks, and starts them again, until the run is over."""
+        for process in self.tasks:
+            process.state, process.start_at = "pending", 0.0
+        while True:
+            if ended := self.verdict():
+                return ended
+            for process in self.tasks:
+                if process.popen is not None and process.popen.poll() is not None:
+                    self.handle_exit(process)
+            if self.reason:
+                return "failed", self.reason
+            if self.lead.state == "succeeded":
+                return self.let_the_others_end()
+            self.start_what_is_due()
+            self.tick()
+
+    def handle_exit(self, process: Process) -> None:
+        """Decides by its exit code what becomes of a task, and of the run."""
+        assert process.popen is not None
+        code = process.popen.returncode
+        code = code if code >= 0 else 128 - code
+        process.exit_code, process.popen = code, None
+        runs.kill(self.folder, process.name)  # a launcher that was killed leaves its task behind
+        if code == outcome.DONE:
+            process.state, process.detail = "succeeded", ""
+            return
+        say(f"{process.name} ended with {code}")
+        if code == outcome.CONFIGURATION:
+            process.state = "failed"
+            self.reason = f"{process.name} reported a configuration error: {self.last_words(process)}"
+            return
+        process.failures = 1 if time.time() - process.started > STEADY else process.failures + 1
+        if outcome.counts(code):
+            if process.restarts >= self.plan["max_restarts"]:
+                process.state, process.detail = "failed", f"out of restarts ({process.restarts}); last exit code {code}"
+                failed = [each.task for each in self.tasks if each.state == "failed" and each.task]
+                self.reason = outcome.why_the_run_fails(self.topology, self.plan["strategy"], failed)
+                if self.reason:
+                    self.reason += f": {self.last_words(process)}"
+                return
+            process.restarts += 1
+        delay = outcome.back_off(process.failures)
+        process.state, process.start_at = "pending", time.time() + delay
+        process.detail = f"ended with {code}, starts again in {delay:.0f} s"
+
+    def last_words(self, process: Process) -> str:
+        """The last line that the task itself wrote."""
+        path = self.log(process)
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        own = [line.strip() for line in lines[-200:] if line.strip() and not line.startswith("launcher:")]
+        return own[-1][:300] if own else f"see tasks/{process.name}.log"
+
+    def let_the_others_end(self) -> tuple[str, str]:
+        """Their launchers hear of the lead's success and end them; the evaluator tries the last checkpoint first."""
+        say("the lead is done; waiting for the others to end")
+        until = time.time() + LINGER
+        running = [process for process in self.tasks if process.popen is not None]
+        while not self.cancelled and time.time() < until and any(process.popen and process.popen.poll() is None for process in running):
+            self.tick()
+        for process in running:
+            if process.popen is not None and process.popen.poll() is not None:
+                process.exit_code, process.popen = process.popen.returncode, None
+                process.state, process.detail = ("failed" if process.exit_code else "succeeded"), ""
+        return "succeeded", ""
+
+    # ------------------------------------------------------------------------------------------------ processes
+
+    def choose_ports(self) -> None:
+        names = [process.name for process in self.tasks] + (["tensorboard"] if self.tensorboard else [])
+        self.ports = ports.reserve(names, self.plan["port"], os.getpid())
+
+    def start_what_is_due(self) -> None:
+        for process in self.tasks:
+            if process.state == "pending" and process.popen is None and time.time() >= process.start_at:
+                port = self.ports[process.name]
+                if not (ports.is_free(port) and ports.is_free(port + 1)):
+                    self.move_to_other_ports(process)
+                    return
+                self.start(process)
+
+    def move_to_other_ports(self, process: Process) -> None:
+        """Somebody else took a port while its task was down. All tasks know all ports, so all of them move."""
+        say(f"port {self.ports[process.name]} of {process.name} is taken by another program; the tasks move to other ports")
+        self.stop_all(self.tasks)
+        self.choose_ports()
+        for each in self.tasks:
+            if each.state == "stopped":
+                each.state, each.start_at = "pending", 0.0
+
+    def start(self, process: Process) -> None:
+        assert process.task is not None
+        config = encode(tf_config(self.topology, process.task, loopback(self.ports)))
+        command = [sys.executable, launcher.__file__, "--run-folder", str(self.folder), "--watch-parent"]
+        command += ["--peer-timeout", str(self.plan["peer_timeout"])]
+        if process.task.role == "evaluator":
+            command += ["--lead", f"127.0.0.1:{self.ports[self.lead.name] + 1}"]
+        self.launch(process, [*command, "--", *self.plan["command"]], {"TF_CONFIG": config})
+        process.state, process.detail = "waiting", ""
+
+    def start_tensorboard(self) -> None:
+        assert self.tensorboard is not None
+        Path(self.plan["log_dir"]).mkdir(parents=True, exist_ok=True)
+        command = ["python", "-m", "tensorboard.main", "--host=127.0.0.1", f"--port={self.ports['tensorboard']}", f"--logdir={self.plan['log_dir']}"]
+        self.launch(self.tensorboard, command, {"TF_CPP_MIN_LOG_LEVEL": "3"})
+        self.tensorboard.state = "running"
+
+    def launch(self, process: Process, command: list[str], environment: dict[str, str]) -> None:
+        """Every process of a run leads a session of its own, has the mark of its run, and writes its own log."""
+        base = {**os.environ, **self.secrets, **self.plan["env"], **environment, "TRAINSTACK_TASK": process.name}
+        base["PATH"] = os.pathsep.join([PYTHON, base.get("PATH", "")])
+        command = [os.path.join(PYTHON, "python") if word == "python" and not index else word for index, word in enumerate(command)]
+        process.started = time.time()
+        with self.log(process).open("ab") as log:
+            log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start {process.restarts}\n".encode())
+            try:
+                process.popen = subprocess.Popen(
+                    command, cwd=ROOT, env=base, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            except OSError as error:
+                log.write(f"{command[0]} cannot be started: {error}\n".encode())
+                process.popen = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({outcome.CONFIGURATION})"])
+
+    def stop_all(self, processes: list[Process]) -> None:
+        """Asks all at once, so that they save side by side; then makes sure."""
+        running = [process for process in processes if process.popen is not None and process.popen.poll() is None]
+        for process in running:
+            assert process.popen is not None
+            process.popen.terminate()
+        until = time.time() + runs.GRACE
+        while time.time() < until and any(process.popen and process.popen.poll() is None for process in running):
+            time.sleep(TICK / 2)
+        for process in processes:
+            if process.popen is not None:
+                runs.kill(self.folder, process.name)
+                process.exit_code = process.popen.wait()
+                process.popen = None
+            if not process.is_over:
+                process.state, process.detail = "stopped", ""
+
+    def keep_tensorboard(self) -> None:
+        """TensorBoard stays for a while after the run, unless somebody ends it."""
+        assert self.tensorboard is not None
+        until = self.ended + self.plan["tensorboard"]["keep"]
+        while not self.cancelled and time.time() < until:
+            self.tick()
+        self.stop_all([self.tensorboard])
+        self.save_status()
+
+    # --------------------------------------------------------------------------------------------------- telling
+
+    def tick(self) -> None:
+        time.sleep(TICK)
+        for process in self.tasks:
+            if process.state == "waiting":
+                answer = launcher.ask(("127.0.0.1", self.ports[process.name] + 1), timeout=0.3)
+                if answer:
+                    process.state = "running" if answer["state"] != "waiting" else "waiting"
+                    process.detail = f"waiting for {answer['waiting_for']}" if answer["waiting_for"] else ""
+        if self.tensorboard and self.tensorboard.popen and self.tensorboard.popen.poll() is not None and self.tensorboard.restarts < 3:
+            self.tensorboard.restarts += 1
+            self.start_tensorboard()
+        self.rotate_logs()
+        self.save_status()
+
+    def log(self, process: Process) -> Path:
+        return self.folder / "tasks" / f"{process.name}.log"
+
+    def rotate_logs(self) -> None:
+        """The tasks go on writing to the same file, so it is copied and emptied."""
+        for process in self.tasks:
+            path = self.log(process)
+            if path.exists() and path.stat().st_size > LOG_BYTES:
+                shutil.copyfile(path, path.with_suffix(".log.1"))
+                os.truncate(path, 0)
+
+    def status(self) -> dict[str, Any]:
+        everyone = [process for process in (self.preparation, *self.tasks, self.tensorboard) if process]
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "pid": os.getpid(),
+            "created": psutil.Process().create_time(),
+            "started": self.started,
+            "ended": self.ended or None,
+            "tensorboard": f"http://127.0.0.1:{self.ports['tensorboard']}/" if self.tensorboard else None,
+            "tasks": [process.shown() for process in everyone],
+        }
+
+    def save_status(self) -> None:
+        status = self.status()
+        if status != self.written:
+            runs.write_whole(self.folder / "status.json", status)
+            self.written = status
+
+    def record(self, state: str = "running") -> None:
+        """run.json beside the logs: what was asked for and what came of it, for whoever finds the logs later."""
+        logs = Path(self.plan["log_dir"])
+        if "://" in self.plan["log_dir"]:
+            return  # the trainer's own records are there; the run's folder has the rest
+        logs.mkdir(parents=True, exist_ok=True)
+        last = {name: _last_line(logs / f"{name}.jsonl") for name in ("metrics", "evaluation")}
+        shown = {name: self.plan[name] for name in ("stack", "training", "run", "settings")}
+        runs.write_whole(logs / "run.json", {**shown, "state": state, "reason": self.reason, "started": self.started, "ended": self.ended or None, **last})
+
+    def summarise(self) -> None:
+        """In a process of its own, because drawing needs libraries that a supervisor should not hold for hours."""
+        say("drawing the plot and writing the summary")
+        subprocess.run([sys.executable, "-m", "workloads.local.summary", str(self.folder)], cwd=ROOT, timeout=120, check=False)
+
+
+def _last_line(path: Path) -> dict[str, Any] | None:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return json.loads(lines[-1]) if lines else None
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    secrets = json.loads(sys.stdin.read() or "{}")
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another supervisor has this run")
+            return 1
+        Supervisor(folder, secrets).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
