@@ -269,11 +269,12 @@ class Launcher:
         return False
 
     def tell_the_others(self) -> None:
-        """Stays until everybody who still asks has heard how the run ended."""
+        """Stays until everybody has heard how the run ended: the peers that are there, and whoever else has been asking."""
         deadline = time.monotonic() + FAREWELL
         while (now := time.monotonic()) < deadline:
-            listening = {name for name, last in list(self.state.asked.items()) if now - last < 5 * ASK_EVERY}
-            if listening <= self.state.told:
+            peers = {name for name, address in self.place.peers.items() if name not in self.state.told and ask(address) is not None}
+            others = {name for name, last in list(self.state.asked.items()) if name not in self.place.peers and now - last < 5 * ASK_EVERY}
+            if not peers and others <= self.state.told:
                 return
             time.sleep(0.05)
 

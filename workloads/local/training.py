@@ -57,7 +57,9 @@ class Provider(ResourceProvider):
         runs.stop(ROOT / id_)
 
     def start(self, props: dict[str, Any]) -> dict[str, Any]:
-        status = runs.start(plain(props["plan"]), props["secrets"])
+        plan = plain(props["plan"])
+        runs.stop(ROOT / plan["folder"])  # somebody may have started the same run by hand
+        status = runs.start(plan, props["secrets"])
         return {"plan": props["plan"], "secrets": props["secrets"], "state": status["state"], "tensorboard": status["tensorboard"] or ""}
 
 

@@ -1,0 +1,69 @@
+"""Settings that must be refused, each with words that its explanation must contain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DIGITS: dict[str, Any] = {"program": "digits", "worker": {"replicas": 2}, "ps": {"replicas": 1}}
+
+
+def one(**changes: Any) -> dict[str, Any]:
+    return {"trainings": {"a": {**DIGITS, **changes}}}
+
+
+BAD: dict[str, tuple[Any, ...]] = {
+    "unknown key": (one(wroker={}), "trainings.a.wroker", "did you mean worker?", "peer_timeout"),
+    "unknown key of a role": (one(worker={"replica": 2}), "trainings.a.worker.replica", "did you mean replicas?", "accelerator"),
+    "unknown key of the stack": ({"trainigs": {}}, "trainigs", "did you mean trainings?"),
+    "unknown target": ({"target": "gce"}, "target", "local, kubernetes, gke"),
+    "unknown strategy": (one(strategy="paramter_server"), "trainings.a.strategy", "parameter_server, multi_worker_mirrored, mirrored"),
+    "unknown program": (one(program="digit"), "trainings.a.program", "did you mean digits?", "digits, package.module"),
+    "unknown argument": (one(args={"epoch": 5}), "trainings.a.args.epoch", "did you mean epochs?", "batch_size"),
+    "argument of the wrong type": (one(args={"epochs": "many"}), "trainings.a.args.epochs", "'many' is not a whole number above 0"),
+    "reserved argument": (one(args={"log_dir": "x"}), "trainings.a.args.log_dir", "write log_dir beside args"),
+    "missing file": (one(program="no/such/file.py"), "trainings.a.program", "no file no/such/file.py"),
+    "two chiefs": (one(chief={"replicas": 2}), "trainings.a.chief.replicas", "more than one", "write replicas: 1"),
+    "no parameter server": (one(ps={"replicas": 0}), "trainings.a.ps.replicas", "wait for one for ever", "write ps: {replicas: 1}"),
+    "no worker": (one(worker={"replicas": 0}), "trainings.a.worker.replicas", "computes gradients", "write worker: {replicas: 2}"),
+    "no chief and no deadline": (one(chief={"replicas": 0}), "trainings.a.deadline", "run on and bill", "write deadline: 6h"),
+    "mirrored on two workers": (one(strategy="mirrored", ps=None), "trainings.a.worker.replicas", "runs in one task", "multi_worker_mirrored"),
+    "mirrored with a chief": (one(strategy="mirrored", ps=None, worker=None, chief={}), "trainings.a.chief.replicas", "remove chief"),
+    "mirrored with a server": (one(strategy="mirrored", worker=None), "trainings.a.ps.replicas", "remove ps"),
+    "multi_worker_mirrored with a server": (one(strategy="multi_worker_mirrored"), "trainings.a.ps.replicas", "idle and bill", "remove ps"),
+    "unequal GPUs": (
+        one(strategy="multi_worker_mirrored", ps=None, chief={"gpus": 1}, worker={"replicas": 2, "gpus": 2}),
+        "trainings.a.chief.gpus",
+        "wait for the slower one",
+        "the same gpus",
+    ),
+    "an accelerator without GPUs": (one(worker={"replicas": 2, "accelerator": "l4"}), "trainings.a.worker.accelerator", "write gpus: 1"),
+    "tier and roles": (one(tier="standard_1"), "trainings.a.tier", "worker, ps", "write tier: custom"),
+    "tier and strategy": (
+        {"trainings": {"a": {"program": "digits", "tier": "basic", "strategy": "parameter_server"}}},
+        "trainings.a.strategy",
+        "tier basic is mirrored",
+    ),
+    "program and command": (one(command=["python", "x.py"]), "trainings.a.command", "only one can run"),
+    "neither program nor command": (one(program=None), "trainings.a.program", "nothing would run", "digits"),
+    "a name that is no DNS label": ({"trainings": {"My_Training": DIGITS}}, "trainings.My_Training", "small letters, digits and '-'"),
+    "a name that is too long": ({"trainings": {"a" * 41: DIGITS}}, "at most 40"),
+    "a port below 1024": (one(port=80), "trainings.a.port", "greater than or equal to 1024"),
+    "a port above 65535": (one(port=70000), "trainings.a.port", "less than or equal to 65535"),
+    "a number as text": (one(worker={"replicas": "two"}), "trainings.a.worker.replicas", "a whole number"),
+    "negative replicas": (one(worker={"replicas": -1}), "trainings.a.worker.replicas", "greater than or equal to 0"),
+    "a duration without unit": (one(deadline=90), "trainings.a.deadline", "90s, 30m or 2h"),
+    "a run that is a number": (one(run=2), "trainings.a.run", "numbers need quotes"),
+    "an image without digest": (one(command=["x"], program=None, image="gcr.io/p/i:latest"), "trainings.a.image", "NAME@sha256:"),
+    "TF_CONFIG by hand": (one(env={"TF_CONFIG": "{}"}), "trainings.a.env.TF_CONFIG", "remove it"),
+    "open TensorBoard": (one(tensorboard={"expose": "ingress"}), "trainings.a.tensorboard.expose", "no login", "allowed_cidrs"),
+    "a load balancer on local": (
+        one(tensorboard={"expose": "load_balancer", "allowed_cidrs": ["10.0.0.0/8"]}),
+        "trainings.a.tensorboard.expose",
+        "does not exist on target local",
+    ),
+    "an inspector beside a training": (one(inspector=True), "trainings.a.inspector", "deploy: false"),
+    "an image on local": (one(command=["x"], program=None, image="i@sha256:" + "0" * 64), "trainings.a.image", "use another target"),
+    "resuming from itself": (one(resume_from="1"), "trainings.a.resume_from", "name another run"),
+    "a claim without size": (one(volumes=[{"claim": "c", "create": True, "path": "/c"}]), "trainings.a.volumes.0.size", "write size: 10Gi"),
+    "not a mapping": ({"trainings": {"a": 5}}, "trainings.a", "a mapping of keys to values"),
+}

@@ -1,0 +1,213 @@
+"""The launcher alone, with small commands in place of TensorFlow: real processes, real ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import eventually
+from workloads import launcher
+from workloads.local import ports
+from workloads.topology import Task, Topology, encode, loopback, tf_config
+
+SERVERS = Topology(chief=1, worker=1, ps=1, evaluator=1)
+TOGETHER = Topology(worker=2)
+FOREVER = "import time; time.sleep(600)"
+
+
+class Crew:
+    """The tasks of a topology, each started when the test says so."""
+
+    def __init__(self, topology: Topology, folder: Path) -> None:
+        self.topology, self.folder = topology, folder
+        self.ports = ports.reserve([task.name for task in topology.tasks()], 24000, os.getpid())
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, code: str, *options: str, through: list[str] | None = None) -> subprocess.Popen[bytes]:
+        role, index = name.split("-")
+        task = Task(role, int(index))
+        if role == "evaluator":
+            options = (*options, "--lead", f"127.0.0.1:{self.ports[self.topology.lead.name] + 1}")
+        command = [sys.executable, launcher.__file__, *options, "--", *(through or [sys.executable, "-c", code])]
+        env = {**os.environ, "TF_CONFIG": encode(tf_config(self.topology, task, loopback(self.ports)))}
+        process = subprocess.Popen(command, env=env, stderr=self.log(name).open("wb"), stdout=subprocess.DEVNULL)
+        self.running.append(process)
+        return process
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def says(self, name: str) -> dict[str, object] | None:
+        return launcher.ask(("127.0.0.1", self.ports[name] + 1))
+
+    def wait_until_running(self, name: str) -> None:
+        eventually(lambda: (self.says(name) or {}).get("state") == "running", 10, f"{name} does not run")
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Crew]:
+    yield from crew(SERVERS, tmp_path)
+
+
+@pytest.fixture
+def together(tmp_path: Path) -> Iterator[Crew]:
+    yield from crew(TOGETHER, tmp_path)
+
+
+def crew(topology: Topology, folder: Path) -> Iterator[Crew]:
+    made = Crew(topology, folder)
+    yield made
+    for process in made.running:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(10)
+
+
+def test_the_chief_waits_for_every_peer_and_says_for_whom(servers: Crew) -> None:
+    began = servers.folder / "began"
+    chief = servers.start("chief-0", f"open({str(began)!r}, 'w')")
+    servers.start("ps-0", FOREVER)
+    eventually(lambda: (servers.says("chief-0") or {}).get("waiting_for") == "worker-0", 10, "the chief does not say whom it waits for")
+    assert "waiting for " in servers.log("chief-0").read_text()
+    assert not began.exists()
+    servers.start("worker-0", FOREVER)
+    assert chief.wait(15) == 0
+    assert began.exists()
+
+
+def test_servers_and_evaluator_end_with_success_when_the_chief_is_done(servers: Crew) -> None:
+    others = [servers.start(name, FOREVER) for name in ("ps-0", "worker-0")]
+    evaluator = servers.start("evaluator-0", "import time; time.sleep(2)")
+    chief = servers.start("chief-0", "import time; time.sleep(1)")
+    assert [process.wait(15) for process in (chief, *others)] == [0, 0, 0]
+    assert evaluator.wait(15) == 0
+
+
+def test_a_server_does_not_wait_for_a_worker_that_never_comes(servers: Crew) -> None:
+    servers.start("ps-0", FOREVER)
+    servers.wait_until_running("ps-0")
+
+
+def test_a_failed_chief_does_not_end_the_servers(servers: Crew) -> None:
+    ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
+    assert servers.start("chief-0", "raise SystemExit(3)").wait(15) == 3
+    time.sleep(3 * launcher.ASK_EVERY)
+    assert (ps.poll(), worker.poll()) == (None, None)
+
+
+def test_a_configuration_error_of_the_chief_ends_everybody_as_one(servers: Crew) -> None:
+    ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
+    assert servers.start("chief-0", "raise SystemExit(78)").wait(15) == 78
+    assert [process.wait(15) for process in (ps, worker)] == [78, 78]
+
+
+def test_without_the_chief_for_the_peer_timeout_a_task_gives_up(servers: Crew) -> None:
+    ps = servers.start("ps-0", FOREVER, "--peer-timeout", "2")
+    assert ps.wait(15) == 1
+    assert "chief-0 has not answered for 2 s" in servers.log("ps-0").read_text()
+
+
+def test_waiting_for_a_peer_has_an_end(servers: Crew) -> None:
+    assert servers.start("chief-0", FOREVER, "--peer-timeout", "1").wait(15) == 1
+    assert "gave up" in servers.log("chief-0").read_text()
+
+
+def test_sigterm_reaches_the_command_and_means_try_again(together: Crew) -> None:
+    saved = together.folder / "saved"
+    code = f"import signal, sys, time; signal.signal(15, lambda *_: (open({str(saved)!r}, 'w'), sys.exit(75))); time.sleep(600)"
+    first, second = together.start("worker-0", code), together.start("worker-1", FOREVER)
+    together.wait_until_running("worker-0")
+    time.sleep(0.5)  # until the command has installed its handler
+    first.send_signal(signal.SIGTERM)
+    second.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 75
+    assert saved.exists()
+    assert second.wait(10) == 75, "a command that dies of the signal counts as told to stop, too"
+
+
+def test_a_command_that_starts_another_leaves_nothing(servers: Crew) -> None:
+    mark = str(servers.folder / "child")
+    shell = f"{sys.executable} -c 'import time; time.sleep(600)' {mark} & wait"
+    ps = servers.start("ps-0", "", through=["sh", "-c", shell])
+    servers.wait_until_running("ps-0")
+    pgrep = lambda: subprocess.run(["pgrep", "-f", f"sleep.600.. {mark}"], capture_output=True).stdout
+    eventually(pgrep, 5, "the child did not start")
+    ps.send_signal(signal.SIGTERM)
+    assert ps.wait(10) == 75
+    assert not pgrep()
+
+
+def test_a_lost_peer_is_not_this_tasks_fault(together: Crew) -> None:
+    """Workers that train together fail together; only the first of them is to blame."""
+    first = together.start("worker-0", "import time; time.sleep(3); raise SystemExit(1)")
+    second = together.start("worker-1", FOREVER)
+    together.wait_until_running("worker-1")
+    second.kill()
+    assert first.wait(15) == 75
+
+
+def test_of_two_that_fail_together_one_is_to_blame(together: Crew) -> None:
+    failing = "import time; time.sleep(1); raise SystemExit(1)"
+    both = [together.start(name, failing) for name in ("worker-0", "worker-1")]
+    assert sorted(process.wait(15) for process in both) == [1, 75]
+
+
+def test_a_worker_that_fails_because_the_lead_is_done_has_succeeded(together: Crew) -> None:
+    lead = together.start("worker-0", "import time; time.sleep(1)")
+    other = together.start("worker-1", "import time; time.sleep(1.6); raise SystemExit(1)")
+    assert (lead.wait(15), other.wait(15)) == (0, 0)
+
+
+def test_without_its_supervisor_a_task_ends(together: Crew) -> None:
+    inner = json.dumps([sys.executable, launcher.__file__, "--watch-parent", "--", sys.executable, "-c", FOREVER])
+    env = {**os.environ, "TF_CONFIG": encode(tf_config(Topology(worker=1), Task("worker", 0), loopback({"worker-0": together.ports["worker-0"]})))}
+    parent = subprocess.Popen([sys.executable, "-c", f"import subprocess, json; subprocess.run(json.loads({inner!r}))"], env=env, stderr=subprocess.DEVNULL)
+    together.wait_until_running("worker-0")
+    parent.kill()
+    eventually(lambda: together.says("worker-0") is None, 10, "the task outlived its supervisor")
+
+
+@pytest.mark.parametrize("config", [None, "not json", "{}", '{"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}'])
+def test_a_broken_tf_config_is_a_configuration_error(config: str | None) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"} | ({"TF_CONFIG": config} if config else {})
+    done = subprocess.run([sys.executable, launcher.__file__, "--", "true"], env=env, capture_output=True, text=True)
+    assert done.returncode == 78
+    assert "TF_CONFIG is missing or malformed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_that_does_not_exist_is_a_configuration_error(servers: Crew) -> None:
+    assert servers.start("ps-0", "", through=["no-such-command"]).wait(10) == 78
+    assert "there is no command 'no-such-command'" in servers.log("ps-0").read_text()
+
+
+@pytest.mark.parametrize(
+    ("returned", "flags", "code"),
+    [
+        (0, {}, 0),
+        (1, {}, 1),
+        (-9, {}, 137),
+        (-15, {"stopped": True}, 75),
+        (1, {"peer_lost": True}, 75),
+        (78, {"peer_lost": True}, 78),
+        (78, {"stopped": True}, 78),
+        (1, {"lead_succeeded": True}, 0),
+        (-9, {"lead_succeeded": True, "stopped": True}, 0),
+    ],
+)
+def test_exit_codes(returned: int, flags: dict[str, bool], code: int) -> None:
+    assert launcher.exit_code(returned, **{"stopped": False, "lead_succeeded": False, "peer_lost": False, **flags}) == code
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", launcher.__file__, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "TF_CONFIG" in done.stdout
