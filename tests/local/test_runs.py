@@ -1,0 +1,304 @@
+"""Runs on this machine with small commands in place of TensorFlow: how they start, restart, end and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from settings import parse
+from tests.conftest import alive, eventually
+from workloads.local import ports, runs, supervisor
+from workloads.local.plan import ROOT, RUNS, plan
+
+# What a task does, by its role: the usual shape of a parameter-server training without TensorFlow.
+BY_ROLE = """
+import json, os, sys, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+name = f"{task['type']}-{task['index']}"
+"""
+FOREVER = "import time; time.sleep(600)"
+
+
+class Lab:
+    """Plans for a stack of the test's own."""
+
+    def __init__(self) -> None:
+        self.stack = f"test-{uuid.uuid4().hex[:8]}"
+
+    def plan(self, code: str, name: str = "t", **changes: Any) -> dict[str, Any]:
+        written = {"command": [sys.executable, "-c", BY_ROLE + code], "worker": {"replicas": 2}, "ps": {"replicas": 1}, **changes}
+        return plan(self.stack, name, parse({"trainings": {name: written}}).trainings[name])
+
+    def run(self, code: str, **changes: Any) -> Path:
+        made = self.plan(code, **changes)
+        runs.start(made, {})
+        return ROOT / made["folder"]
+
+
+def task(folder: Path, name: str) -> dict[str, Any]:
+    return next(each for each in runs.read_status(folder)["tasks"] if each["name"] == name)
+
+
+def wait(folder: Path, state: str, seconds: float = 30) -> dict[str, Any]:
+    return eventually(lambda: (status := runs.read_status(folder))["state"] == state and status, seconds, f"not {state}: {runs.read_status(folder)}")
+
+
+def wait_for_task(folder: Path, name: str, seconds: float = 15, **values: Any) -> dict[str, Any]:
+    what = f"{name} is not {values}: {runs.read_status(folder)}"
+    return eventually(lambda: (now := task(folder, name)) and all(now[key] == value for key, value in values.items()) and now, seconds, what)
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    for folder in runs.folders(made.stack):
+        runs.stop(folder)
+        assert alive(folder) == []
+    shutil.rmtree(RUNS / made.stack, ignore_errors=True)
+
+
+def test_a_run_succeeds_with_its_chief_and_everything_ends(lab: Lab) -> None:
+    folder = lab.run("time.sleep(1 if name == 'chief-0' else 600)")
+    status = wait(folder, "succeeded")
+    assert {each["name"]: each["state"] for each in status["tasks"]} == dict.fromkeys(["chief-0", "worker-0", "worker-1", "ps-0"], "succeeded")
+    eventually(lambda: alive(folder) == [], 5, "processes are left")
+    record = json.loads((folder / "logs" / "run.json").read_text())
+    assert record["state"] == "succeeded"
+    assert record["settings"]["worker"] == {"replicas": 2}
+    assert "succeeded" in (folder / "SUMMARY.md").read_text()
+
+
+def test_a_failing_task_is_started_again_and_counted_until_the_run_fails(lab: Lab) -> None:
+    folder = lab.run("sys.exit('the disk is on fire') if name == 'ps-0' else time.sleep(600)", max_restarts=2)
+    status = wait(folder, "failed")
+    assert status["reason"] == "ps-0 is out of restarts: the disk is on fire"
+    assert task(folder, "ps-0")["restarts"] == 2
+    assert task(folder, "chief-0")["state"] == "stopped"
+    eventually(lambda: alive(folder) == [], 5, "processes are left")
+
+
+def test_exit_75_is_started_again_and_not_counted(lab: Lab) -> None:
+    code = "marks = os.path.join(os.environ['TRAINSTACK_RUN'], 'marks'); open(marks, 'a').write('x')\nsys.exit(75 if os.path.getsize(marks) < 4 else 0)"
+    folder = lab.run(code, strategy="mirrored", worker=None, ps=None, max_restarts=0)
+    wait(folder, "succeeded")
+    assert (folder / "marks").read_text() == "xxxx"
+    assert task(folder, "worker-0")["restarts"] == 0
+
+
+def test_exit_78_fails_the_run_at_once(lab: Lab) -> None:
+    folder = lab.run("print('data_dir is empty'); sys.exit(78)", strategy="mirrored", worker=None, ps=None)
+    assert wait(folder, "failed", 10)["reason"] == "worker-0 reported a configuration error: data_dir is empty"
+    assert task(folder, "worker-0")["restarts"] == 0
+
+
+def test_a_lost_worker_of_parameter_servers_is_only_reported(lab: Lab) -> None:
+    folder = lab.run("time.sleep({'chief-0': 8, 'worker-1': 3}.get(name, 600)); sys.exit(name == 'worker-1')", max_restarts=0)
+    wait_for_task(folder, "worker-1", state="failed")
+    assert runs.read_status(folder)["state"] == "running"
+    wait(folder, "succeeded")
+
+
+def test_a_lost_worker_of_workers_that_train_together_ends_the_run(lab: Lab) -> None:
+    folder = lab.run("sys.exit(1) if name == 'worker-1' else time.sleep(600)", strategy="multi_worker_mirrored", ps=None, max_restarts=0)
+    assert "worker-1 is out of restarts" in wait(folder, "failed")["reason"]
+
+
+def test_a_deadline_ends_the_run_as_failed(lab: Lab) -> None:
+    folder = lab.run("time.sleep(600)", deadline="2s")
+    assert "deadline of 2 s" in wait(folder, "failed", 20)["reason"]
+    eventually(lambda: alive(folder) == [], 5, "processes are left")
+
+
+def test_data_is_prepared_first(lab: Lab) -> None:
+    prepare = [sys.executable, "-c", "import time, os; time.sleep(1); open(os.environ['TRAINSTACK_RUN'] + '/data', 'w').write('ready')"]
+    code = "sys.exit(0 if os.path.exists(os.environ['TRAINSTACK_RUN'] + '/data') else 78)"
+    folder = lab.run(code, strategy="mirrored", worker=None, ps=None, data_prep={"command": prepare})
+    wait(folder, "succeeded")
+    assert task(folder, "data-prep")["state"] == "succeeded"
+
+
+def test_failed_preparation_starts_no_task(lab: Lab) -> None:
+    folder = lab.run("open(os.environ['TRAINSTACK_RUN'] + '/began', 'w')", data_prep={"command": [sys.executable, "-c", "raise SystemExit(5)"]})
+    assert wait(folder, "failed")["reason"] == "data_prep ended with 5; see tasks/data-prep.log"
+    assert not (folder / "began").exists()
+
+
+def test_preparation_has_a_deadline(lab: Lab) -> None:
+    folder = lab.run("", data_prep={"command": [sys.executable, "-c", FOREVER], "deadline": "1s"})
+    assert "data_prep took longer than its deadline of 1 s" in wait(folder, "failed")["reason"]
+
+
+def test_stop_lets_tasks_save_first(lab: Lab) -> None:
+    code = "import signal\nsignal.signal(15, lambda *_: (open(os.environ['TRAINSTACK_RUN'] + '/saved-' + name, 'w'), os._exit(75)))\nopen(os.environ['TRAINSTACK_RUN'] + '/up-' + name, 'w')\ntime.sleep(600)"
+    folder = lab.run(code)
+    eventually(lambda: len(list(folder.glob("up-*"))) == 4, 15, "the tasks do not run")
+    runs.stop(folder)
+    assert sorted(path.name for path in folder.glob("saved-*")) == ["saved-chief-0", "saved-ps-0", "saved-worker-0", "saved-worker-1"]
+    assert runs.read_status(folder)["state"] == "cancelled"
+
+
+def test_a_task_that_ignores_the_signal_is_ended_within_ten_seconds(lab: Lab) -> None:
+    folder = lab.run("import signal; signal.signal(15, signal.SIG_IGN); open(os.environ['TRAINSTACK_RUN'] + '/up-' + name, 'w'); time.sleep(600)")
+    eventually(lambda: len(list(folder.glob("up-*"))) == 4, 15, "the tasks do not run")
+    began = time.monotonic()
+    runs.stop(folder)
+    assert time.monotonic() - began < 10
+    assert alive(folder) == []
+
+
+def test_stop_finds_everything_after_the_supervisor_was_killed(lab: Lab) -> None:
+    """Children of the tasks too, and those that ignore signals."""
+    folder = lab.run("import subprocess, signal; signal.signal(15, signal.SIG_IGN); subprocess.run(['sleep', '600'])")
+    eventually(lambda: sum("sleep 600" in line for line in alive(folder)) == 4, 15, "the children do not run")
+    psutil.Process(runs.read_status(folder)["pid"]).kill()
+    assert eventually(lambda: runs.read_status(folder)["state"] == "vanished", 5, "it does not count as vanished")
+    began = time.monotonic()
+    runs.stop(folder)
+    assert time.monotonic() - began < 10
+    assert alive(folder) == []
+
+
+def test_a_killed_launcher_leaves_no_task_that_would_hold_the_port(lab: Lab) -> None:
+    folder = lab.run("import subprocess; subprocess.run(['sleep', '600'])")
+    first = wait_for_task(folder, "ps-0", state="running")["pid"]
+    eventually(lambda: len(list(runs.processes(folder, "ps-0"))) == 3, 10, "the child does not run")
+    os.kill(first, signal.SIGKILL)
+    again = eventually(lambda: (now := task(folder, "ps-0"))["restarts"] == 1 and now["state"] == "running" and now["pid"], 15, "it is not started again")
+    assert again != first
+    eventually(lambda: len(list(runs.processes(folder, "ps-0"))) == 3, 5, "processes of the first one are left")
+
+
+def test_two_runs_side_by_side_have_ports_of_their_own(lab: Lab) -> None:
+    code = "print(os.environ['TF_CONFIG'], flush=True); time.sleep(600)"
+    folders = [lab.run(code, name=name) for name in ("one", "two")]
+    used = []
+    for folder in folders:
+        wait_for_task(folder, "ps-0", state="running")
+        log = folder / "tasks" / "ps-0.log"
+        line = eventually(lambda log=log: [text for text in log.read_text().splitlines() if text.startswith("{")], 10, "no TF_CONFIG")[-1]
+        used += [address for addresses in json.loads(line)["cluster"].values() for address in addresses]
+    assert len(set(used)) == 8
+
+
+def test_a_taken_port_is_passed_over(lab: Lab) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        folder = lab.run("time.sleep(1 if name == 'chief-0' else 600)", port=taken)
+        wait(folder, "succeeded")
+
+
+def test_a_port_that_somebody_took_meanwhile_moves_the_run(lab: Lab) -> None:
+    """The task is down, its port is taken, and it comes back: the run goes on elsewhere instead of failing for ever."""
+    code = (
+        "port = int(json.loads(os.environ['TF_CONFIG'])['cluster']['ps'][0].split(':')[1])\nmark = os.environ['TRAINSTACK_RUN'] + '/ports'\n"
+        "if name == 'ps-0': open(mark, 'a').write(f'{port}\\n')\ntime.sleep(600)"
+    )
+    folder = lab.run(code)
+    first = int(eventually(lambda: (folder / "ports").exists() and (folder / "ports").read_text().split(), 15, "ps-0 does not run")[0])
+    os.kill(task(folder, "ps-0")["pid"], signal.SIGKILL)
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        eventually(lambda: _bind(thief, first), 5, "the port is not free")
+        thief.listen()
+        second = eventually(lambda: (folder / "ports").read_text().split()[1:], 20, "ps-0 does not come back")
+        assert int(second[-1]) != first
+        for name in ("chief-0", "worker-0", "worker-1", "ps-0"):
+            wait_for_task(folder, name, state="running")
+
+
+def _bind(thief: socket.socket, port: int) -> bool:
+    try:
+        thief.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+def test_secrets_reach_the_tasks_and_no_file(lab: Lab) -> None:
+    made = lab.plan("assert os.environ['API_KEY'] == 'hunter' + '2'", strategy="mirrored", worker=None, ps=None)
+    runs.start(made, {"API_KEY": "hunter2"})
+    folder = ROOT / made["folder"]
+    wait(folder, "succeeded")
+    assert [path for path in folder.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
+
+
+def test_what_pulumi_knows_is_not_told_to_the_tasks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "hunter2")
+    folder = lab.run("assert not [key for key in os.environ if key.startswith('PULUMI')]", strategy="mirrored", worker=None, ps=None)
+    wait(folder, "succeeded")
+
+
+def test_a_run_that_is_going_on_is_not_started_twice(lab: Lab) -> None:
+    made = lab.plan("time.sleep(600)")
+    runs.start(made, {})
+    with pytest.raises(runs.RunError, match="going on already"):
+        runs.start(made, {})
+
+
+def test_a_second_supervisor_finds_the_run_taken(lab: Lab) -> None:
+    folder = lab.run("time.sleep(600)")
+    done = subprocess.run([sys.executable, "-m", "workloads.local.supervisor", str(folder)], input="{}", cwd=ROOT, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert "another supervisor has this run" in done.stdout
+    assert runs.read_status(folder)["state"] == "running"
+
+
+def test_the_status_file_is_always_whole(lab: Lab) -> None:
+    folder = lab.run("time.sleep(0.2); sys.exit(75)", strategy="mirrored", worker=None, ps=None)
+    until = time.monotonic() + 3
+    reads = 0
+    while time.monotonic() < until:
+        assert json.loads((folder / "status.json").read_text())["tasks"]
+        reads += 1
+    assert reads > 100
+
+
+def test_a_log_is_rotated(lab: Lab) -> None:
+    folder = lab.run("print('x' * 1000, flush=True); time.sleep(600)", strategy="mirrored", worker=None, ps=None)
+    log = folder / "tasks" / "worker-0.log"
+    with log.open("ab") as handle:
+        handle.truncate(supervisor.LOG_BYTES + 1)
+    eventually(lambda: log.with_suffix(".log.1").exists() and log.stat().st_size < 1000, 10, "the log is not rotated")
+
+
+def test_tensorboard_stays_after_the_run_and_goes_with_it(lab: Lab) -> None:
+    folder = lab.run("time.sleep(0.1)", strategy="mirrored", worker=None, ps=None, tensorboard={"keep": "1h"})
+    url = wait(folder, "succeeded")["tensorboard"]
+    import urllib.request
+
+    def page() -> bytes:
+        try:
+            return urllib.request.urlopen(url, timeout=2).read()
+        except OSError:
+            return b""
+
+    assert b"TensorBoard" in eventually(page, 40, "TensorBoard does not answer")
+    runs.stop(folder)
+    assert alive(folder) == []
+    assert runs.read_status(folder)["state"] == "succeeded"
+
+
+def test_ports_are_promised_to_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "table", lambda: tmp_path / "ports.json")
+    mine = ports.reserve(["a", "b"], 40000, os.getpid())
+    theirs = ports.reserve(["c"], 40000, os.getppid())
+    assert len({*mine.values(), *theirs.values()}) == 3
+    assert abs(mine["a"] - mine["b"]) >= 2, "each has two neighbouring ports"
+    again = ports.reserve(["d"], 40000, os.getpid())
+    assert again["d"] == mine["a"], "what an owner no longer uses is free"
