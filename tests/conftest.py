@@ -81,16 +81,20 @@ class Stack:
             self.write(trainings, **settings)
         return self.pulumi("up", "--yes", "--skip-preview", check=check)
 
-    def preview(self) -> dict[str, str]:
-        """From a resource's name to what would happen to it."""
+    def preview(self, training: str) -> str:
+        """What would happen to a training; the engine lists only what would change."""
         steps = json.loads(self.pulumi("preview", "--json").stdout).get("steps", [])
-        return {step["urn"].split("::")[-1]: step["op"] for step in steps}
+        return next((step["op"] for step in steps if step["urn"].endswith(f"::{training}")), "same")
 
     def destroy(self) -> None:
         self.pulumi("destroy", "--yes")
 
     def outputs(self) -> dict[str, Any]:
         return json.loads(self.run("pulumi", "stack", "output", "--json", "--stack", self.name).stdout)
+
+    def resources(self) -> list[dict[str, Any]]:
+        exported = self.run("pulumi", "stack", "export", "--stack", self.name).stdout
+        return json.loads(exported)["deployment"].get("resources", [])
 
     def folder_of(self, training: str, run: str = "1") -> Path:
         return RUNS / self.name / training / run
