@@ -154,11 +154,15 @@ class Training(Model):
     program: str | None = Field(None, description="A program of trainer/programs, a module such as package.module, or path/to/file.py.")
     command: tuple[str, ...] | None = Field(None, strict=False, description="Instead of a program: any command that reads TF_CONFIG.")
     image: ImageReference | None = Field(None, description="The image a command runs in, by digest.")
-    args: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")], Scalar] = Field({}, description="Arguments: {epochs: 5} is --epochs 5.")
+    args: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")], Scalar] = Field(
+        {}, description="Arguments: {epochs: 5} is --epochs 5."
+    )
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
         {}, description="Environment variables of every task."
     )
-    strategy: Literal["parameter_server", "multi_worker_mirrored", "mirrored"] | None = Field(None, description="How gradients are combined.")
+    strategy: Literal["parameter_server", "multi_worker_mirrored", "mirrored"] | None = Field(
+        None, description="How gradients are combined."
+    )
     tier: Literal["custom", "basic", "standard_1", "premium_1"] = Field("custom", description="A ready topology instead of the roles.")
     chief: Role | None = None
     worker: Role | None = None
@@ -292,7 +296,7 @@ def load() -> Settings:
     return parse({key.removeprefix(prefix): _decoded(value) for key, value in everything.items() if key.startswith(prefix)})
 
 
-def _decoded(text: str) -> Any:  # noqa: ANN401 - any JSON value
+def _decoded(text: str) -> Any:
     """Pulumi hands mappings over as JSON and simple values as they are."""
     return json.loads(text) if text.startswith(("{", "[")) else text
 
@@ -305,7 +309,9 @@ def parse(values: Mapping[str, Any]) -> Settings:
         raise SettingsError([_sentence(problem) for problem in error.errors()]) from None
     problems = [f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems(training)]
     if settings.target == "local":
-        problems += [f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems_on_local(training)]
+        problems += [
+            f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems_on_local(training)
+        ]
     if problems:
         raise SettingsError(problems)
     return settings
@@ -421,7 +427,7 @@ def _multi_worker_mirrored(training: Training, topology: Topology) -> Iterator[s
         )
 
 
-def _mirrored(training: Training, topology: Topology) -> Iterator[str]:
+def _mirrored(_: Training, topology: Topology) -> Iterator[str]:
     if topology.worker != 1:
         yield f"worker.replicas: mirrored runs in one task, {topology.worker} are written; write replicas: 1, or strategy: multi_worker_mirrored."
     if topology.chief:
@@ -448,7 +454,9 @@ def not_applied_on_local(settings: Settings) -> list[str]:
             role = getattr(training, role_name)
             written = role.model_fields_set if role else set()
             translated = {"gpus"} if training.chosen_strategy == MIRRORED else set()  # becomes virtual devices
-            found += [f"{name}.{role_name}.{key}" for key in ("cpu", "memory", "gpus", "accelerator", "spot") if key in written - translated]
+            found += [
+                f"{name}.{role_name}.{key}" for key in ("cpu", "memory", "gpus", "accelerator", "spot") if key in written - translated
+            ]
         keys = ("credentials", "egress", "node_selector", "tolerations", "ttl_after_finished", "serving")
         found += [f"{name}.{key}" for key in keys if key in training.model_fields_set]
     return found
@@ -462,7 +470,7 @@ def _closest(word: str, known: list[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _sentence(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which differs by version
+def _sentence(problem: Any) -> str:
     """One of pydantic's findings, as a person would say it."""
     location = [str(part) for part in problem["loc"] if part != "[key]"]
     field, kind, value = ".".join(location), problem["type"], problem["input"]
@@ -478,7 +486,7 @@ def _sentence(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, w
     if kind in ("greater_than_equal", "less_than_equal", "greater_than"):
         return f"{field}: {shown} is out of range; {problem['msg'].lower().replace('input should be', 'it must be')}."
     if kind in ("string_pattern_mismatch", "string_too_long"):
-        return f"{field}: {shown} is not a valid {_noun(location, problem)}."
+        return f"{field}: {shown} is not a valid {_noun(location)}."
     expected = {
         "int_type": "a whole number",
         "int_from_float": "a whole number",
@@ -494,7 +502,7 @@ def _sentence(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, w
     return f"{field}: it must be {expected.get(kind, problem['msg'])}" + ("." if kind == "missing" else f", but is {shown}.")
 
 
-def _noun(location: list[str], problem: Any) -> str:  # noqa: ANN401
+def _noun(location: list[str]) -> str:
     if location[-1] in ("run", "resume_from"):
         return "run name: letters, digits, '-', '.' and '_', at most 40"
     if location[-1] in ("image", "reference"):
@@ -520,7 +528,7 @@ def _keys_at(location: list[str]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _flatten(annotation: Any) -> Iterator[Any]:  # noqa: ANN401
+def _flatten(annotation: Any) -> Iterator[Any]:
     """The types within X | None, dict[str, X] or tuple[X, ...]."""
     inner = getattr(annotation, "__args__", ())
     if not inner:

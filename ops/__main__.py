@@ -194,13 +194,20 @@ def cancel(target: Target, args: argparse.Namespace) -> int:
         return 0
     run = the_run(target, args)
     target.cancel(run)
-    return said(args, run, "cancelled", f"{run.training}, run {run.run}: cancelled; it goes on from its last checkpoint with `trainstack rerun`")
+    return said(
+        args, run, "cancelled", f"{run.training}, run {run.run}: cancelled; it goes on from its last checkpoint with `trainstack rerun`"
+    )
 
 
 def rerun(target: Target, args: argparse.Namespace) -> int:
     run = the_run(target, args)
     target.rerun(run, args.fresh)
-    return said(args, run, "started", f"{run.training}, run {run.run}: started {'from nothing' if args.fresh else 'where it stopped'}; follow it with `trainstack watch`")
+    return said(
+        args,
+        run,
+        "started",
+        f"{run.training}, run {run.run}: started {'from nothing' if args.fresh else 'where it stopped'}; follow it with `trainstack watch`",
+    )
 
 
 def said(args: argparse.Namespace, run: Run, done: str, sentence: str) -> int:
@@ -218,7 +225,11 @@ def models(target: Target, args: argparse.Namespace) -> int:
             as_json([{"training": run.training, "run": run.run, "model": run.model, "accuracy": run.accuracy} for run in found])
         else:
             for run in found:
-                print(f"{run.training}  run {run.run}  " + (f"test accuracy {run.accuracy:.4f}  " if run.accuracy is not None else "") + run.model)
+                print(
+                    f"{run.training}  run {run.run}  "
+                    + (f"test accuracy {run.accuracy:.4f}  " if run.accuracy is not None else "")
+                    + run.model
+                )
             if not found:
                 print("there is no model yet; one appears when a run succeeds")
         return 0
@@ -227,7 +238,12 @@ def models(target: Target, args: argparse.Namespace) -> int:
         target.fetch_model(run, args.folder)
         return said(args, run, "fetched", f"the model of {run.training}, run {run.run}, is in {args.folder}")
     target.delete_model(run)
-    return said(args, run, "deleted", f"the model of {run.training}, run {run.run}, is deleted; `trainstack rerun` makes it again from the last checkpoint")
+    return said(
+        args,
+        run,
+        "deleted",
+        f"the model of {run.training}, run {run.run}, is deleted; `trainstack rerun` makes it again from the last checkpoint",
+    )
 
 
 def with_model(run: Run) -> Run:

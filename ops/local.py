@@ -25,10 +25,21 @@ class LocalTarget:
     def _read(self, folder: Path) -> Run:
         plan, status = runs.read_plan(folder), runs.read_status(folder)
         tasks = tuple(TaskStatus(**{name: task[name] for name in TaskStatus.__dataclass_fields__}) for task in status["tasks"])
-        times = {name: status.get(name) for name in ("started", "ended", "tensorboard")}
         logs = Path(plan["log_dir"])
-        numbers = {"metrics": _records(logs / "metrics.jsonl"), "evaluation": _records(logs / "evaluation.jsonl")}
-        return Run(plan["training"], plan["run"], status["state"], status["reason"], str(folder), plan["model_dir"], tasks=tasks, **times, **numbers)
+        return Run(
+            training=plan["training"],
+            run=plan["run"],
+            state=status["state"],
+            reason=status["reason"],
+            place=str(folder),
+            model=plan["model_dir"],
+            started=status.get("started"),
+            ended=status.get("ended"),
+            tensorboard=status.get("tensorboard"),
+            tasks=tasks,
+            metrics=_records(logs / "metrics.jsonl"),
+            evaluation=_records(logs / "evaluation.jsonl"),
+        )
 
     def logs(self, run: Run, task: str | None, follow: bool) -> Iterator[tuple[str, str]]:
         """All files are read from their beginning, then, when following, as they grow."""

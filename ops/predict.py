@@ -12,7 +12,7 @@ from ops.target import OpsError
 
 def predict(model: str, file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
-        raise OpsError(f"there is no file {file}; name one with inputs: .json ({{\"instances\": […]}}), .csv (a line each) or .npy.")
+        raise OpsError(f'there is no file {file}; name one with inputs: .json ({{"instances": […]}}), .csv (a line each) or .npy.')
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import numpy as np
@@ -30,7 +30,7 @@ def predict(model: str, file: Path) -> list[dict[str, Any]]:
     return [{key: _plain(value[row]) for key, value in table.items()} for row in range(len(values))]
 
 
-def _read(file: Path) -> Any:  # noqa: ANN401 - nested lists of numbers or an array
+def _read(file: Path) -> Any:
     import numpy as np
 
     if file.suffix == ".npy":
@@ -43,6 +43,6 @@ def _read(file: Path) -> Any:  # noqa: ANN401 - nested lists of numbers or an ar
     raise OpsError(f"{file.name}: inputs are read from .json, .csv and .npy files.")
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     numbers = value.tolist()
     return [round(number, 6) for number in numbers] if isinstance(numbers, list) and numbers and isinstance(numbers[0], float) else numbers

@@ -15,7 +15,15 @@ from rich.text import Text
 
 from ops.target import Run
 
-COLOURS = {"running": "green", "succeeded": "cyan", "failed": "red", "cancelled": "yellow", "vanished": "red", "pending": "yellow", "waiting": "yellow"}
+COLOURS = {
+    "running": "green",
+    "succeeded": "cyan",
+    "failed": "red",
+    "cancelled": "yellow",
+    "vanished": "red",
+    "pending": "yellow",
+    "waiting": "yellow",
+}
 Look = Callable[[], Sequence[Run]]
 
 

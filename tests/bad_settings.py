@@ -26,7 +26,12 @@ BAD: dict[str, tuple[Any, ...]] = {
     "no parameter server": (one(ps={"replicas": 0}), "trainings.a.ps.replicas", "wait for one for ever", "write ps: {replicas: 1}"),
     "no worker": (one(worker={"replicas": 0}), "trainings.a.worker.replicas", "computes gradients", "write worker: {replicas: 2}"),
     "no chief and no deadline": (one(chief={"replicas": 0}), "trainings.a.deadline", "run on and bill", "write deadline: 6h"),
-    "mirrored on two workers": (one(strategy="mirrored", ps=None), "trainings.a.worker.replicas", "runs in one task", "multi_worker_mirrored"),
+    "mirrored on two workers": (
+        one(strategy="mirrored", ps=None),
+        "trainings.a.worker.replicas",
+        "runs in one task",
+        "multi_worker_mirrored",
+    ),
     "mirrored with a chief": (one(strategy="mirrored", ps=None, worker=None, chief={}), "trainings.a.chief.replicas", "remove chief"),
     "mirrored with a server": (one(strategy="mirrored", worker=None), "trainings.a.ps.replicas", "remove ps"),
     "multi_worker_mirrored with a server": (one(strategy="multi_worker_mirrored"), "trainings.a.ps.replicas", "idle and bill", "remove ps"),

@@ -22,7 +22,7 @@ from workloads.local.plan import RUNS
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:  # noqa: ANN401
+def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """Waits until the condition is true and returns its value."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -37,7 +37,9 @@ def alive(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and (str(folder) in " ".join(process.cmdline()) or process.environ().get(runs.MARK) == str(folder)):
+            if process.pid != os.getpid() and (
+                str(folder) in " ".join(process.cmdline()) or process.environ().get(runs.MARK) == str(folder)
+            ):
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
@@ -106,7 +108,9 @@ class Stack:
         def reached() -> dict[str, Any] | None:
             status = self.status(training, run)
             if status["state"] in runs.ENDED and status["state"] != state:
-                logs = "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.folder_of(training, run).glob("tasks/*.log"))
+                logs = "\n".join(
+                    f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.folder_of(training, run).glob("tasks/*.log")
+                )
                 pytest.fail(f"{training} is {status['state']} ({status['reason']}), not {state}\n{logs}")
             return status if status["state"] == state else None
 

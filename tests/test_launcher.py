@@ -133,6 +133,19 @@ def test_sigterm_reaches_the_command_and_means_try_again(together: Crew) -> None
     assert second.wait(10) == 75, "a command that dies of the signal counts as told to stop, too"
 
 
+def test_a_server_that_is_told_to_stop_outlives_the_chief_that_saves(servers: Crew) -> None:
+    saving = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(1.5), sys.exit(75))); time.sleep(600)"
+    ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
+    chief = servers.start("chief-0", saving)
+    servers.wait_until_running("chief-0")
+    time.sleep(0.5)  # until the command has installed its handler
+    for process in (ps, worker, chief):
+        process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    assert [process.poll() for process in (ps, worker, chief)] == [None, None, None]
+    assert [process.wait(10) for process in (chief, ps, worker)] == [75, 75, 75]
+
+
 def test_a_command_that_starts_another_leaves_nothing(servers: Crew) -> None:
     mark = str(servers.folder / "child")
     shell = f"{sys.executable} -c 'import time; time.sleep(600)' {mark} & wait"
@@ -168,8 +181,13 @@ def test_a_worker_that_fails_because_the_lead_is_done_has_succeeded(together: Cr
 
 def test_without_its_supervisor_a_task_ends(together: Crew) -> None:
     inner = json.dumps([sys.executable, launcher.__file__, "--watch-parent", "--", sys.executable, "-c", FOREVER])
-    env = {**os.environ, "TF_CONFIG": encode(tf_config(Topology(worker=1), Task("worker", 0), loopback({"worker-0": together.ports["worker-0"]})))}
-    parent = subprocess.Popen([sys.executable, "-c", f"import subprocess, json; subprocess.run(json.loads({inner!r}))"], env=env, stderr=subprocess.DEVNULL)
+    env = {
+        **os.environ,
+        "TF_CONFIG": encode(tf_config(Topology(worker=1), Task("worker", 0), loopback({"worker-0": together.ports["worker-0"]}))),
+    }
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, json; subprocess.run(json.loads({inner!r}))"], env=env, stderr=subprocess.DEVNULL
+    )
     together.wait_until_running("worker-0")
     parent.kill()
     eventually(lambda: together.says("worker-0") is None, 10, "the task outlived its supervisor")

@@ -34,7 +34,11 @@ def test_bad_settings_are_explained(name: str) -> None:
 def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         parse({"trainings": {"a": {"program": "digits"}, "b": {**DIGITS, "args": {"epoch": 1}}}})
-    assert {problem.split(":")[0] for problem in caught.value.problems} == {"trainings.a.ps.replicas", "trainings.a.worker.replicas", "trainings.b.args.epoch"}
+    assert {problem.split(":")[0] for problem in caught.value.problems} == {
+        "trainings.a.ps.replicas",
+        "trainings.a.worker.replicas",
+        "trainings.b.args.epoch",
+    }
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,15 @@ def test_every_key_of_the_reference_is_accepted() -> None:
                 "port": 2222,
                 **{f"{kind}_dir": "gs://bucket/x" for kind in ("data", "checkpoint", "log", "model")},
                 "volumes": [
-                    {"claim": "ckpt", "create": True, "size": "10Gi", "access": "ReadWriteMany", "class": "nfs", "path": "/ckpt", "roles": ["chief", "worker"]}
+                    {
+                        "claim": "ckpt",
+                        "create": True,
+                        "size": "10Gi",
+                        "access": "ReadWriteMany",
+                        "class": "nfs",
+                        "path": "/ckpt",
+                        "roles": ["chief", "worker"],
+                    }
                 ],
                 "inspector": False,
                 "deploy": True,
@@ -121,7 +133,9 @@ def test_every_key_of_the_reference_is_accepted() -> None:
 
 
 def test_what_local_leaves_out_is_named() -> None:
-    found = settings.not_applied_on_local(parse({"cluster": {}, "trainings": {"a": {**DIGITS, "worker": {"replicas": 1, "cpu": 2, "spot": True}}}}))
+    found = settings.not_applied_on_local(
+        parse({"cluster": {}, "trainings": {"a": {**DIGITS, "worker": {"replicas": 1, "cpu": 2, "spot": True}}}})
+    )
     assert found == ["trainstack:cluster", "a.worker.cpu", "a.worker.spot"]
 
 

@@ -15,7 +15,7 @@ from workloads.topology import Task, Topology, cluster, cluster_dns, encode, loo
 topologies = st.builds(Topology, chief=st.integers(0, 1), worker=st.integers(1, 40), ps=st.integers(0, 12), evaluator=st.integers(0, 1))
 
 
-def addresses(topology: Topology):  # noqa: ANN201
+def addresses(topology: Topology):
     ports = {task.name: 2222 + 2 * number for number, task in enumerate(topology.tasks())}
     return st.sampled_from([loopback(ports), cluster_dns("resnet", "research", 2222)])
 
@@ -66,7 +66,7 @@ def test_local_hosts_are_on_loopback() -> None:
 
 @pytest.mark.parametrize("counts", [{"chief": 2, "worker": 1}, {"worker": 1, "evaluator": 2}, {"worker": -1}])
 def test_what_tensorflow_refuses_cannot_be_made(counts: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="negative|one chief and one evaluator"):
+    with pytest.raises(ValueError, match=r"negative|one chief and one evaluator"):
         Topology(**counts)
 
 

@@ -72,15 +72,23 @@ def locked(name: str) -> Iterator[None]:
 
 def install_venv() -> None:
     started = time.monotonic()
-    if sys.version_info < (3, 11):
-        raise SetupError(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}; name one with `make PYTHON=python3.12 …`.")
     if not (BIN / "python").exists():
         run([sys.executable, "-m", "venv", VENV])
     uv = shutil.which("uv") or str(BIN / "uv")
     if not Path(uv).exists():
         run([BIN / "python", "-m", "pip", "install", "--quiet", "uv"])
     say("installing the Python packages of requirements.lock (about 1.5 GB on disk, once)")
-    sync = [uv, "pip", "sync", "--quiet", "--compile-bytecode", "--python", BIN / "python", "--require-hashes", ROOT / "requirements.lock"]
+    sync: list[str | Path] = [
+        uv,
+        "pip",
+        "sync",
+        "--quiet",
+        "--compile-bytecode",
+        "--python",
+        BIN / "python",
+        "--require-hashes",
+        ROOT / "requirements.lock",
+    ]
     with ticking("installing the Python packages"):
         run(sync)
         run([uv, "pip", "install", "--quiet", "--python", BIN / "python", "--no-deps", "--no-build-isolation", "--editable", ROOT])
@@ -197,7 +205,12 @@ def go_environment() -> dict[str, str]:
 def go_build(folder: Path, module: str, version: str, package: str, output: Path, flags: str) -> None:
     """Builds one program of a published module, from a module of our own that requires it."""
     folder.mkdir(parents=True)
-    lines = ["module trainstack/toolchain", "go 1.25.11", f"require {module} v{version}", f"replace github.com/atotto/clipboard => {CLIPBOARD}"]
+    lines = [
+        "module trainstack/toolchain",
+        "go 1.25.11",
+        f"require {module} v{version}",
+        f"replace github.com/atotto/clipboard => {CLIPBOARD}",
+    ]
     (folder / "go.mod").write_text("\n".join(lines) + "\n")
     environment = go_environment()
     with ticking(f"{output.name}: reading its modules"):

@@ -21,9 +21,13 @@ class Parser(argparse.ArgumentParser):
 
 def parser(program: str | None, add_help: bool = True) -> Parser:
     """What every program understands, and what `program` adds to it."""
-    result = Parser(prog="python -m trainer", description=DESCRIPTION, add_help=add_help, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = Parser(
+        prog="python -m trainer", description=DESCRIPTION, add_help=add_help, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     result.add_argument("--program", required=True, help=f"one of {', '.join(programs.names())}; or package.module; or path/to/file.py")
-    result.add_argument("--strategy", choices=["parameter_server", "multi_worker_mirrored", "mirrored"], help="default: what TF_CONFIG looks like")
+    result.add_argument(
+        "--strategy", choices=["parameter_server", "multi_worker_mirrored", "mirrored"], help="default: what TF_CONFIG looks like"
+    )
     result.add_argument("--evaluator", choices=["sidecar", "inline", "none"], default="inline", help="who tries the model on test data")
     place = result.add_argument_group("directories; a local path or gs://…")
     place.add_argument("--data-dir", help="the data; default: data that comes with the program")
@@ -32,8 +36,12 @@ def parser(program: str | None, add_help: bool = True) -> Parser:
     place.add_argument("--model-dir", required=True, help="the trained model")
     place.add_argument("--resume-from", help="where there is no checkpoint yet: the directory of one to start from")
     device = result.add_argument_group("devices")
-    device.add_argument("--devices", type=_positive, default=1, help="replicas under mirrored: GPUs, or virtual CPU devices where there are none")
-    device.add_argument("--mixed-precision", action=argparse.BooleanOptionalAction, default=False, help="compute in 16 bits where the GPU can")
+    device.add_argument(
+        "--devices", type=_positive, default=1, help="replicas under mirrored: GPUs, or virtual CPU devices where there are none"
+    )
+    device.add_argument(
+        "--mixed-precision", action=argparse.BooleanOptionalAction, default=False, help="compute in 16 bits where the GPU can"
+    )
     add_training_arguments(result)
     if program:
         own = getattr(programs.load(program), "arguments", None)
@@ -58,7 +66,18 @@ def add_training_arguments(result: argparse.ArgumentParser) -> None:
 def problems(program: str, args: Mapping[str, Any]) -> Iterable[str]:
     """What is wrong with a stack's `args` for a program, found without running it."""
     known = parser(program, add_help=False)
-    reserved = {"program", "strategy", "evaluator", "data_dir", "checkpoint_dir", "log_dir", "model_dir", "resume_from", "devices", "mixed_precision"}
+    reserved = {
+        "program",
+        "strategy",
+        "evaluator",
+        "data_dir",
+        "checkpoint_dir",
+        "log_dir",
+        "model_dir",
+        "resume_from",
+        "devices",
+        "mixed_precision",
+    }
     actions = {action.dest: action for action in known._actions if action.dest not in reserved}
     for name, value in args.items():
         if name in reserved:

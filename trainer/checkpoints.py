@@ -51,7 +51,7 @@ def folder(directory: str, step: int) -> str:
 class Checkpoints:
     """The checkpoints of one training, for the task that trains."""
 
-    def __init__(self, directory: str, model: Any, strategy: Any, name: str, cluster: Cluster, keep: int, sidecar: bool) -> None:  # noqa: ANN401
+    def __init__(self, directory: str, model: Any, strategy: Any, name: str, cluster: Cluster, keep: int, sidecar: bool) -> None:
         self.directory, self.strategy, self.name, self.cluster = directory, strategy, name, cluster
         self.keep, self.sidecar = keep, sidecar
         self.model = model
@@ -82,7 +82,9 @@ class Checkpoints:
             self.checkpoint.read(f"{path}/checkpoint", options=self.options).assert_existing_objects_matched()
         except (ValueError, AssertionError) as error:
             reason = str(error).splitlines()[0]
-            raise ConfigurationError(f"{path} is of a model of another shape ({reason}); train it under another `run`, or undo the change") from None
+            raise ConfigurationError(
+                f"{path} is of a model of another shape ({reason}); train it under another `run`, or undo the change"
+            ) from None
         print(f"resumed from {path}", flush=True)
 
     def save(self) -> None:
@@ -125,12 +127,12 @@ def finished(directory: str) -> dict[str, Any] | None:
     return None if text is None else json.loads(text)
 
 
-def broadcast(strategy: Any, variables: list[Any]) -> None:  # noqa: ANN401
+def broadcast(strategy: Any, variables: list[Any]) -> None:
     """Gives every worker the lead's values: the lead adds its own, everybody else zeros."""
 
     @tf.function
-    def summed() -> Any:  # noqa: ANN401
-        def replica() -> Any:  # noqa: ANN401
+    def summed() -> Any:
+        def replica() -> Any:
             context = tf.distribute.get_replica_context()
             first = tf.equal(context.replica_id_in_sync_group, 0)
             values = [tf.where(first, value, tf.zeros_like(value)) for value in (variable.read_value() for variable in variables)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from typing import Any
 
 CONFIGURATION_ERROR, TRY_AGAIN = 78, 75
 
@@ -38,6 +39,6 @@ class Cluster:
 def from_environment() -> Cluster:
     """Without TF_CONFIG: one worker, alone."""
     text = os.environ.get("TF_CONFIG", "")
-    config = json.loads(text) if text else {"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}}
+    config: dict[str, Any] = json.loads(text) if text else {"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}}
     counts = {role: len(addresses) for role, addresses in config["cluster"].items()}
     return Cluster(config["task"]["type"], int(config["task"]["index"]), counts)

@@ -12,7 +12,7 @@ from trainer.cluster import ConfigurationError
 from trainer.programs import Shard
 
 
-def training(program: ModuleType, args: argparse.Namespace, context: Any = None) -> Any:  # noqa: ANN401 - TensorFlow has no types
+def training(program: ModuleType, args: argparse.Namespace, context: Any = None) -> Any:
     """Endless batches of this pipeline's share of the data, shuffled anew in every pass."""
     shard = Shard(context.input_pipeline_id, context.num_input_pipelines) if context else Shard()
     data, _ = program.datasets(args, shard)
@@ -21,7 +21,7 @@ def training(program: ModuleType, args: argparse.Namespace, context: Any = None)
     return data.prefetch(tf.data.AUTOTUNE)
 
 
-def test(program: ModuleType, args: argparse.Namespace) -> Any:  # noqa: ANN401
+def test(program: ModuleType, args: argparse.Namespace) -> Any:
     """Every test example once."""
     _, data = program.datasets(args, Shard())
     return data.batch(args.batch_size).prefetch(tf.data.AUTOTUNE)

@@ -54,7 +54,7 @@ def record(writer: MetricsWriter, step: int, values: dict[str, float]) -> None:
     print(f"step {step}: " + ", ".join(f"test {name} {value:.4f}" for name, value in values.items()), flush=True)
 
 
-def inline(model: Any, program: ModuleType, args: argparse.Namespace, workers: int) -> dict[str, float]:  # noqa: ANN401
+def inline(model: Any, program: ModuleType, args: argparse.Namespace, workers: int) -> dict[str, float]:
     """Evaluates with the tasks that train; every one of them must call it. Each test example counts once.
 
     `workers`: how many work for a coordinator, which deals the data out to them in pieces; 0 where there is none.

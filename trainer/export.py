@@ -12,7 +12,7 @@ from trainer import checkpoints
 from trainer.cluster import Cluster
 
 
-def export(model: Any, directory: str, strategy: str, cluster: Cluster) -> None:  # noqa: ANN401 - tf_keras has no types
+def export(model: Any, directory: str, strategy: str, cluster: Cluster) -> None:
     """Replaces what is in the directory, at once where the file system can. Under multi_worker_mirrored saving is a joint act."""
     options = tf.saved_model.SaveOptions(experimental_io_device=checkpoints.io_device(directory, strategy))
     if not cluster.is_lead:

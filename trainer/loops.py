@@ -22,7 +22,7 @@ def run(training: Training, step: int) -> None:
         custom(training, step)
 
 
-def pipeline(training: Training) -> Any:  # noqa: ANN401 - TensorFlow has no types
+def pipeline(training: Training) -> Any:
     return lambda context: data.training(training.program, training.args, context)
 
 
@@ -74,7 +74,7 @@ class _Step:
         with self.strategy.scope():
             self.loss = keras.metrics.Mean("loss")
 
-    def __call__(self, batch: Any) -> None:  # noqa: ANN401
+    def __call__(self, batch: Any) -> None:
         inputs, labels = batch
         with tf.GradientTape() as tape:
             predictions = self.model(inputs, training=True)
@@ -96,7 +96,7 @@ class _Step:
         return values
 
 
-def executions(training: Training, step: int) -> Any:  # noqa: ANN401
+def executions(training: Training, step: int) -> Any:
     """For each epoch still to run, how many steps each return to Python stands for."""
     size = training.args.steps_per_execution
     while step < training.total_steps:
@@ -110,7 +110,7 @@ def custom(training: Training, step: int) -> None:
     iterator = iter(training.strategy.distribute_datasets_from_function(pipeline(training)))
 
     @tf.function
-    def several(iterator: Any, count: Any) -> None:  # noqa: ANN401
+    def several(iterator: Any, count: Any) -> None:
         for _ in tf.range(count):
             training.strategy.run(one, args=(next(iterator),))
 
@@ -129,7 +129,7 @@ def custom_with_coordinator(training: Training, step: int) -> None:
     iterator = iter(source)
 
     @tf.function
-    def several(iterator: Any, count: Any) -> None:  # noqa: ANN401
+    def several(iterator: Any, count: Any) -> None:
         for _ in tf.range(count):
             training.strategy.run(one, args=(next(iterator),))
 

@@ -26,7 +26,7 @@ class MetricsWriter:
         folder = {TRAINING: "train", EVALUATION: "evaluation"}[name]
         self.summary = tf.summary.create_file_writer(f"{log_dir}/{folder}")
 
-    def write(self, step: int, values: dict[str, float], **extra: Any) -> None:  # noqa: ANN401 - anything JSON can hold
+    def write(self, step: int, values: dict[str, float], **extra: Any) -> None:
         record = {"step": step, "time": round(time.time(), 3), **{name: round(float(value), 6) for name, value in values.items()}, **extra}
         self.records.append(record)
         files.write_lines(self.path, self.records)

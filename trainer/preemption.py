@@ -28,7 +28,7 @@ class Preemption:
     hand, and after a few steps all of them compare, so that they stop after the same one.
     """
 
-    def __init__(self, checkpoints: Checkpoints, strategy: Any, together: bool) -> None:  # noqa: ANN401
+    def __init__(self, checkpoints: Checkpoints, strategy: Any, together: bool) -> None:
         self.checkpoints, self.strategy, self.together = checkpoints, strategy, together
         self.asked = self.saving = False
         signal.signal(signal.SIGTERM, self.handle)
@@ -59,8 +59,8 @@ class Preemption:
 
 
 @tf.function
-def _sum(strategy: Any, value: Any) -> Any:  # noqa: ANN401
-    def replica(mine: Any) -> Any:  # noqa: ANN401
+def _sum(strategy: Any, value: Any) -> Any:
+    def replica(mine: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(mine))
 
     return strategy.experimental_local_results(strategy.run(replica, args=(value,)))[0]

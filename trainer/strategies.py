@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 
-def make(name: str, devices: int) -> Any:  # noqa: ANN401 - TensorFlow has no types
+def make(name: str, devices: int) -> Any:
     if name == "parameter_server":
         return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
     if name == "multi_worker_mirrored":

@@ -32,7 +32,7 @@ class Training:
 
     @property
     def total_steps(self) -> int:
-        return self.args.epochs * self.steps_per_epoch
+        return int(self.args.epochs) * self.steps_per_epoch
 
     def begin(self, step: int) -> None:
         self.meter = Meter(step)
@@ -40,7 +40,8 @@ class Training:
         self.writer = MetricsWriter(self.args.log_dir, TRAINING, step) if lead else None
         self.evaluations = MetricsWriter(self.args.log_dir, EVALUATION, step) if lead and self.args.evaluator == "inline" else None
         left = self.total_steps - step
-        print(f"training {self.args.program} under {self.name}: {left} of {self.total_steps} steps to go", flush=True)
+        replicas = self.strategy.num_replicas_in_sync
+        print(f"training {self.args.program} under {self.name}, replicas {replicas}: {left} of {self.total_steps} steps to go", flush=True)
 
     def end_epoch(self, values: dict[str, float]) -> None:
         """Called by every task that runs the loop, after the same step."""

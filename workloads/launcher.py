@@ -8,7 +8,8 @@ after the task's TensorFlow port (http://HOST:PORT+1/, a few words of JSON), and
 
 - it waits until every peer accepts a connection, and says which one it waits for. Under parameter servers only the chief waits: a server
   can stand alone, and one that comes back must not wait for another that never will;
-- it runs the command and passes signals on;
+- it runs the command and passes signals on; a parameter server that is told to stop stays a few seconds longer than the chief, which
+  still needs it to save what it holds;
 - when the lead (the chief, or worker 0 where there is none) has succeeded, it ends the command and reports success;
 - when the lead cannot be reached for the peer timeout, it ends the command and reports failure.
 
@@ -19,6 +20,7 @@ error, trying again is useless; anything else is what the command returned, or 1
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -37,6 +39,7 @@ from typing import Any
 DONE, RETRY, CONFIGURATION = 0, 75, 78
 ASK_EVERY = 0.5  # seconds between two questions to the lead
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL once the run is over
+DEFER = 4.0  # seconds a server that is told to stop waits for the chief to save
 FAREWELL = 10.0  # seconds the lead stays to tell the others, at the most
 
 # How long a task may go on after the lead's success before it is ended: the evaluator tries the last checkpoint, workers that trained beside
@@ -151,8 +154,8 @@ class Launcher:
         self.parent = os.getppid() if watch_parent else 0
         self.child: subprocess.Popen[bytes] | None = None
         self.incarnations: dict[str, str] = {}
-        self.stopped = False
-        self.ending = ""  # why the command is being ended: succeeded, failed or lost
+        self.stopped = self.lead_succeeded = False
+        self.ending = ""  # why the command is being ended: told, succeeded, failed or lost
 
     def run(self, command: list[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -169,6 +172,8 @@ class Launcher:
     def pass_on(self, number: int, _: FrameType | None) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self.stopped = True
+            if self.place.servers and self.lead is not None:
+                return  # see wait_for_the_lead_to_save
         if self.child is not None:
             send(self.child, number)
 
@@ -201,6 +206,8 @@ class Launcher:
         killed_at = 0.0
         while child.poll() is None:
             time.sleep(0.1)
+            if self.stopped and not self.ending:
+                self.wait_for_the_lead_to_save()
             if self.orphaned() and not self.ending:
                 say("the supervisor is gone; ending")
                 self.stopped, self.ending = True, "lost"
@@ -212,10 +219,17 @@ class Launcher:
         send(child, signal.SIGKILL)  # what the command may have left behind
         return self.finish(child.returncode)
 
+    def wait_for_the_lead_to_save(self) -> None:
+        """Everybody may have been told to stop at once, and what the chief saves is on the servers."""
+        deadline = time.monotonic() + DEFER
+        while self.place.servers and self.lead is not None and time.monotonic() < deadline and ask(self.lead) is not None:
+            time.sleep(0.1)
+        self.ending = "told"
+
     def finish(self, returned: int) -> int:
         if returned and not self.state.failed_at:
             self.state.failed_at = time.time()
-        succeeded = self.ending == "succeeded" or self.lead_state() == "succeeded"
+        succeeded = self.lead_succeeded or self.lead_state() == "succeeded"
         if self.ending == "lost" and not self.stopped:
             code = 1
         elif self.ending == "failed":
@@ -240,6 +254,7 @@ class Launcher:
                 heard = time.monotonic()
                 if answer["state"] == "succeeded":
                     say(f"{answer['task']} is done")
+                    self.lead_succeeded = True
                     self.wait_for_end(self.place.drain)
                     self.ending = "succeeded"
                 elif answer["exit_code"] == CONFIGURATION:
@@ -284,10 +299,8 @@ class Launcher:
 
 def send(child: subprocess.Popen[bytes], number: int) -> None:
     """To the command and everything it started: it leads a process group of its own."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def say(text: str) -> None:
@@ -302,7 +315,9 @@ def host_and_port(text: str) -> tuple[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lead", type=host_and_port, metavar="HOST:PORT", help="the lead's launcher, for a task outside of the cluster")
-    parser.add_argument("--peer-timeout", type=float, default=900, metavar="SECONDS", help="without the lead or a peer for so long, give up")
+    parser.add_argument(
+        "--peer-timeout", type=float, default=900, metavar="SECONDS", help="without the lead or a peer for so long, give up"
+    )
     parser.add_argument("--watch-parent", action="store_true", help="end when the process that started this one is gone")
     parser.add_argument("--run-folder", help="not used; whoever lists processes sees which run this one belongs to")
     parser.add_argument("command", nargs="+", help="what to run, after --")

@@ -53,12 +53,16 @@ def task(folder: Path, name: str) -> dict[str, Any]:
 
 
 def wait(folder: Path, state: str, seconds: float = 30) -> dict[str, Any]:
-    return eventually(lambda: (status := runs.read_status(folder))["state"] == state and status, seconds, f"not {state}: {runs.read_status(folder)}")
+    return eventually(
+        lambda: (status := runs.read_status(folder))["state"] == state and status, seconds, f"not {state}: {runs.read_status(folder)}"
+    )
 
 
 def wait_for_task(folder: Path, name: str, seconds: float = 15, **values: Any) -> dict[str, Any]:
     what = f"{name} is not {values}: {runs.read_status(folder)}"
-    return eventually(lambda: (now := task(folder, name)) and all(now[key] == value for key, value in values.items()) and now, seconds, what)
+    return eventually(
+        lambda: (now := task(folder, name)) and all(now[key] == value for key, value in values.items()) and now, seconds, what
+    )
 
 
 @pytest.fixture
@@ -74,7 +78,9 @@ def lab() -> Iterator[Lab]:
 def test_a_run_succeeds_with_its_chief_and_everything_ends(lab: Lab) -> None:
     folder = lab.run("time.sleep(1 if name == 'chief-0' else 600)")
     status = wait(folder, "succeeded")
-    assert {each["name"]: each["state"] for each in status["tasks"]} == dict.fromkeys(["chief-0", "worker-0", "worker-1", "ps-0"], "succeeded")
+    assert {each["name"]: each["state"] for each in status["tasks"]} == dict.fromkeys(
+        ["chief-0", "worker-0", "worker-1", "ps-0"], "succeeded"
+    )
     eventually(lambda: alive(folder) == [], 5, "processes are left")
     record = json.loads((folder / "logs" / "run.json").read_text())
     assert record["state"] == "succeeded"
@@ -132,7 +138,9 @@ def test_data_is_prepared_first(lab: Lab) -> None:
 
 
 def test_failed_preparation_starts_no_task(lab: Lab) -> None:
-    folder = lab.run("open(os.environ['TRAINSTACK_RUN'] + '/began', 'w')", data_prep={"command": [sys.executable, "-c", "raise SystemExit(5)"]})
+    folder = lab.run(
+        "open(os.environ['TRAINSTACK_RUN'] + '/began', 'w')", data_prep={"command": [sys.executable, "-c", "raise SystemExit(5)"]}
+    )
     assert wait(folder, "failed")["reason"] == "data_prep ended with 5; see tasks/data-prep.log"
     assert not (folder / "began").exists()
 
@@ -152,7 +160,9 @@ def test_stop_lets_tasks_save_first(lab: Lab) -> None:
 
 
 def test_a_task_that_ignores_the_signal_is_ended_within_ten_seconds(lab: Lab) -> None:
-    folder = lab.run("import signal; signal.signal(15, signal.SIG_IGN); open(os.environ['TRAINSTACK_RUN'] + '/up-' + name, 'w'); time.sleep(600)")
+    folder = lab.run(
+        "import signal; signal.signal(15, signal.SIG_IGN); open(os.environ['TRAINSTACK_RUN'] + '/up-' + name, 'w'); time.sleep(600)"
+    )
     eventually(lambda: len(list(folder.glob("up-*"))) == 4, 15, "the tasks do not run")
     began = time.monotonic()
     runs.stop(folder)
@@ -177,7 +187,9 @@ def test_a_killed_launcher_leaves_no_task_that_would_hold_the_port(lab: Lab) -> 
     first = wait_for_task(folder, "ps-0", state="running")["pid"]
     eventually(lambda: len(list(runs.processes(folder, "ps-0"))) == 3, 10, "the child does not run")
     os.kill(first, signal.SIGKILL)
-    again = eventually(lambda: (now := task(folder, "ps-0"))["restarts"] == 1 and now["state"] == "running" and now["pid"], 15, "it is not started again")
+    again = eventually(
+        lambda: (now := task(folder, "ps-0"))["restarts"] == 1 and now["state"] == "running" and now["pid"], 15, "it is not started again"
+    )
     assert again != first
     eventually(lambda: len(list(runs.processes(folder, "ps-0"))) == 3, 5, "processes of the first one are left")
 
@@ -253,7 +265,9 @@ def test_a_run_that_is_going_on_is_not_started_twice(lab: Lab) -> None:
 
 def test_a_second_supervisor_finds_the_run_taken(lab: Lab) -> None:
     folder = lab.run("time.sleep(600)")
-    done = subprocess.run([sys.executable, "-m", "workloads.local.supervisor", str(folder)], input="{}", cwd=ROOT, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-m", "workloads.local.supervisor", str(folder)], input="{}", cwd=ROOT, capture_output=True, text=True, timeout=20
+    )
     assert done.returncode == 1
     assert "another supervisor has this run" in done.stdout
     assert runs.read_status(folder)["state"] == "running"

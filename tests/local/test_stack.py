@@ -145,7 +145,19 @@ def test_secrets_are_nowhere_in_plain_text(stack: Stack) -> None:
     check = [sys.executable, "-c", "import os; raise SystemExit(0 if os.environ['API_KEY'] == 'hunter' + '2' else 78)"]
     written = {"command": check, "strategy": "mirrored"}
     stack.write({"t": written})
-    stack.run("pulumi", "config", "set", "--stack", stack.name, "--config-file", str(stack.settings), "--secret", "--path", "trainstack:secrets.API_KEY", "hunter2")
+    stack.run(
+        "pulumi",
+        "config",
+        "set",
+        "--stack",
+        stack.name,
+        "--config-file",
+        str(stack.settings),
+        "--secret",
+        "--path",
+        "trainstack:secrets.API_KEY",
+        "hunter2",
+    )
     shown = stack.up().stdout
     stack.wait("t", "succeeded", 20)
     assert "hunter2" not in shown
@@ -176,7 +188,7 @@ def test_a_target_that_is_not_there_yet_is_one_sentence(stack: Stack) -> None:
 
 def test_the_local_stack_imports_nothing_of_the_cloud_and_no_tensorflow() -> None:
     program = (
-        "import sys, runpy, pulumi\npulumi.runtime.config.set_all_config({'trainstack:trainings': '{\"t\": {\"program\": \"digits\", \"strategy\": \"mirrored\"}}'})\n"
+        'import sys, runpy, pulumi\npulumi.runtime.config.set_all_config({\'trainstack:trainings\': \'{"t": {"program": "digits", "strategy": "mirrored"}}\'})\n'
         "from pulumi.runtime import set_mocks, Mocks\n"
         "class Fake(Mocks):\n    def new_resource(self, args): return args.name, args.inputs\n    def call(self, args): return {}\n"
         "set_mocks(Fake())\nrunpy.run_path('__main__.py')\n"

@@ -1,6 +1,6 @@
 """A small convolutional network on scikit-learn's 1,797 handwritten digits: real data without a download.
 
-    python -m trainer --program digits --epochs 15 --checkpoint-dir /tmp/digits/c --log-dir /tmp/digits/l --model-dir /tmp/digits/m
+python -m trainer --program digits --epochs 15 --checkpoint-dir /tmp/digits/c --log-dir /tmp/digits/l --model-dir /tmp/digits/m
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--learning-rate", type=float, default=0.001, help="of the Adam optimizer")
 
 
-def model(args: argparse.Namespace) -> Any:  # noqa: ANN401 - tf_keras has no types
+def model(args: argparse.Namespace) -> Any:
     import tf_keras as keras
 
     network = keras.Sequential(

@@ -48,7 +48,14 @@ def plan(stack: str, name: str, training: Training) -> Plan:
 def _command(training: Training, folder: str, places: dict[str, str]) -> list[str]:
     if training.command:
         return [*training.command, *arguments.flags(training.args)]
-    result = ["python", "-m", "trainer", f"--program={training.program}", f"--strategy={training.chosen_strategy}", f"--evaluator={training.evaluation}"]
+    result = [
+        "python",
+        "-m",
+        "trainer",
+        f"--program={training.program}",
+        f"--strategy={training.chosen_strategy}",
+        f"--evaluator={training.evaluation}",
+    ]
     result += [f"--{kind}-dir={place}" for kind, place in places.items()]
     if training.data_dir:
         result.append(f"--data-dir={_translated(training, folder, training.data_dir)}")

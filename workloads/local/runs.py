@@ -70,7 +70,9 @@ def supervisor(status: Mapping[str, Any]) -> psutil.Process | None:
 
 def folders(stack: str, training: str = "*") -> list[Path]:
     """The runs of a stack, oldest first."""
-    return sorted((path.parent for path in (RUNS / stack).glob(f"{training}/*/plan.json")), key=lambda path: (path / "plan.json").stat().st_mtime)
+    return sorted(
+        (path.parent for path in (RUNS / stack).glob(f"{training}/*/plan.json")), key=lambda path: (path / "plan.json").stat().st_mtime
+    )
 
 
 def processes(folder: Path, task: str | None = None) -> Iterator[psutil.Process]:

@@ -232,7 +232,14 @@ class Supervisor:
     def start_tensorboard(self) -> None:
         assert self.tensorboard is not None
         Path(self.plan["log_dir"]).mkdir(parents=True, exist_ok=True)
-        command = ["python", "-m", "tensorboard.main", "--host=127.0.0.1", f"--port={self.ports['tensorboard']}", f"--logdir={self.plan['log_dir']}"]
+        command = [
+            "python",
+            "-m",
+            "tensorboard.main",
+            "--host=127.0.0.1",
+            f"--port={self.ports['tensorboard']}",
+            f"--logdir={self.plan['log_dir']}",
+        ]
         self.launch(self.tensorboard, command, {"TF_CPP_MIN_LOG_LEVEL": "3"})
         self.tensorboard.state = "running"
 
@@ -240,7 +247,7 @@ class Supervisor:
         """Every process of a run leads a session of its own, has the mark of its run, and writes its own log."""
         base = {**os.environ, **self.secrets, **self.plan["env"], **environment, "TRAINSTACK_TASK": process.name}
         base["PATH"] = os.pathsep.join([PYTHON, base.get("PATH", "")])
-        command = [os.path.join(PYTHON, "python") if word == "python" and not index else word for index, word in enumerate(command)]
+        command = [f"{PYTHON}/python" if word == "python" and not index else word for index, word in enumerate(command)]
         process.started = time.time()
         with self.log(process).open("ab") as log:
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} start {process.restarts}\n".encode())
@@ -332,7 +339,10 @@ class Supervisor:
         logs.mkdir(parents=True, exist_ok=True)
         last = {name: _last_line(logs / f"{name}.jsonl") for name in ("metrics", "evaluation")}
         shown = {name: self.plan[name] for name in ("stack", "training", "run", "settings")}
-        runs.write_whole(logs / "run.json", {**shown, "state": state, "reason": self.reason, "started": self.started, "ended": self.ended or None, **last})
+        runs.write_whole(
+            logs / "run.json",
+            {**shown, "state": state, "reason": self.reason, "started": self.started, "ended": self.ended or None, **last},
+        )
 
     def summarise(self) -> None:
         """In a process of its own, because drawing needs libraries that a supervisor should not hold for hours."""

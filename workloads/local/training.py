@@ -19,7 +19,7 @@ from workloads.local import runs
 from workloads.local.plan import ROOT, Plan
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def plain(value: Any) -> Any:
     """Whole numbers travel to a provider as floats; this makes them whole again."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
@@ -28,7 +28,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def essence(value: Any) -> Any:  # noqa: ANN401
+def essence(value: Any) -> Any:
     """A plan without the settings as they were written: some of them do nothing on this machine and are no reason to start again."""
     return {key: inner for key, inner in plain(value or {}).items() if key != "settings"}
 
@@ -68,5 +68,5 @@ class LocalTraining(Resource, module="trainstack", name="LocalTraining"):
     tensorboard: pulumi.Output[str]
 
     def __init__(self, name: str, plan: Plan, secrets: Mapping[str, str], opts: pulumi.ResourceOptions | None = None) -> None:
-        hidden = pulumi.Output.secret(dict(secrets)) if secrets else {}
+        hidden: Any = pulumi.Output.secret(dict(secrets)) if secrets else {}
         super().__init__(Provider(), name, {"plan": plan, "secrets": hidden, "state": None, "tensorboard": None}, opts)

@@ -1,0 +1,231 @@
+"""The trainer's parts in one process; the strategies in several are in test_training.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+from trainer import arguments, cluster, programs
+
+pytestmark = pytest.mark.xdist_group("tensorflow")
+
+
+def config(monkeypatch: pytest.MonkeyPatch, spec: dict[str, int], role: str, index: int = 0) -> cluster.Cluster:
+    hosts = {name: [f"{name}{number}:1" for number in range(count)] for name, count in spec.items()}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": hosts, "task": {"type": role, "index": index}}))
+    return cluster.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("spec", "role", "index", "strategy", "lead"),
+    [
+        ({"chief": 1, "worker": 2, "ps": 1}, "chief", 0, "parameter_server", True),
+        ({"chief": 1, "worker": 2, "ps": 1}, "worker", 0, "parameter_server", False),
+        ({"worker": 2}, "worker", 0, "multi_worker_mirrored", True),
+        ({"worker": 2}, "worker", 1, "multi_worker_mirrored", False),
+        ({"chief": 1, "worker": 1}, "worker", 0, "multi_worker_mirrored", False),
+        ({"worker": 1}, "worker", 0, "mirrored", True),
+    ],
+)
+def test_tf_config_says_who_a_task_is(
+    monkeypatch: pytest.MonkeyPatch, spec: dict[str, int], role: str, index: int, strategy: str, lead: bool
+) -> None:
+    me = config(monkeypatch, spec, role, index)
+    assert (me.strategy, me.is_lead) == (strategy, lead)
+
+
+def test_without_tf_config_a_task_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert cluster.from_environment().strategy == "mirrored"
+
+
+def test_flags_and_back() -> None:
+    assert arguments.flags({"epochs": 3, "augment": False, "name": "a b"}) == ["--no-augment", "--epochs=3", "--name=a b"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--program", "digits", "--epochs", "0"], ["--program", "nothing"], ["--program", "digits", "--what"], []]
+)
+def test_a_wrong_command_line_is_a_configuration_error_in_one_line(words: list[str]) -> None:
+    places = [f"--{kind}-dir=/tmp/none" for kind in ("checkpoint", "log", "model")]
+    done = subprocess.run([sys.executable, "-m", "trainer", *words, *places], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 78
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_missing_data_is_a_configuration_error(tmp_path: Path) -> None:
+    places = [f"--{kind}-dir={tmp_path / kind}" for kind in ("checkpoint", "log", "model")]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", "--program=digits", f"--data-dir={tmp_path}", *places], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 78
+    assert "digits.csv.gz" in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_every_program_explains_its_arguments() -> None:
+    for name in programs.names():
+        shown = arguments.parser(name).format_help()
+        assert "--learning-rate" in shown or "--epochs" in shown
+        assert f"arguments of {name}" in shown
+
+
+def test_a_program_can_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def model(args): return 'a model'\n")
+    assert programs.load(str(file)).model(None) == "a model"
+    with pytest.raises(ModuleNotFoundError):
+        programs.load(str(tmp_path / "other.py"))
+
+
+# -------------------------------------------------------------------------------------------- with TensorFlow
+
+
+def test_shards_of_the_digits_are_disjoint_and_complete_and_apart_from_the_test_data() -> None:
+    import numpy as np
+
+    from trainer.programs import Shard, digits
+
+    args = arguments.parser("digits").parse_args(["--program=digits", "--checkpoint-dir=-", "--log-dir=-", "--model-dir=-"])
+
+    def images(data: Any) -> list[bytes]:
+        return [np.asarray(image).tobytes() for image, _ in data.as_numpy_iterator()]
+
+    whole, test = digits.datasets(args, Shard(0, 1))
+    parts = [images(digits.datasets(args, Shard(index, 3))[0]) for index in range(3)]
+    assert sorted(image for part in parts for image in part) == sorted(images(whole))
+    assert len(images(whole)) + len(images(test)) == 1797
+    assert len(images(test)) == 360
+
+
+def test_a_foreign_file_is_not_taken_for_digits(tmp_path: Path) -> None:
+    import gzip
+
+    from trainer.programs import digits
+
+    with gzip.open(tmp_path / "digits.csv.gz", "wt") as file:
+        file.write("1,2,3\n")
+    with pytest.raises(ValueError, match="not a table of 64 pixels"):
+        digits.read(tmp_path / "digits.csv.gz")
+
+
+def test_metrics_of_steps_that_are_repeated_are_dropped(tmp_path: Path) -> None:
+    from trainer import files
+    from trainer.metrics import TRAINING, MetricsWriter
+
+    first = MetricsWriter(str(tmp_path), TRAINING, 0)
+    for step in (10, 20, 30):
+        first.write(step, {"loss": 1.0})
+    with (tmp_path / TRAINING).open("a") as file:
+        file.write('{"step": 40, "lo')  # a kill in the middle of a line
+    again = MetricsWriter(str(tmp_path), TRAINING, 20)
+    again.write(30, {"loss": 0.5})
+    assert [(record["step"], record["loss"]) for record in files.read_lines(f"{tmp_path}/{TRAINING}")] == [(10, 1.0), (20, 1.0), (30, 0.5)]
+
+
+class Small:
+    """A model and its checkpoints in a directory, as the lead of a mirrored training has them."""
+
+    def __init__(self, directory: Path, keep: int = 2, sidecar: bool = False) -> None:
+        import tensorflow as tf
+        import tf_keras as keras
+
+        from trainer.checkpoints import Checkpoints
+
+        self.model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,))])
+        self.model.compile(keras.optimizers.SGD(), "mse")
+        self.model.optimizer.build(self.model.trainable_variables)
+        lead = cluster.Cluster("worker", 0, {"worker": 1})
+        self.checkpoints = Checkpoints(str(directory), self.model, tf.distribute.get_strategy(), "mirrored", lead, keep, sidecar)
+
+    def at(self, step: int) -> Small:
+        self.model.optimizer.iterations.assign(step)
+        return self
+
+
+def test_the_newest_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
+    from trainer import checkpoints
+
+    small = Small(tmp_path)
+    assert small.checkpoints.restore(None) == 0
+    for step in (10, 20, 30):
+        small.at(step).checkpoints.save()
+    assert checkpoints.steps(str(tmp_path)) == [20, 30]
+    assert Small(tmp_path).checkpoints.restore(None) == 30
+
+
+def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:
+    small = Small(tmp_path)
+    for step in (10, 20):
+        small.at(step).checkpoints.save()
+    (tmp_path / "step-00000020" / "manifest.json").unlink()
+    assert Small(tmp_path).checkpoints.restore(None) == 10
+    again = Small(tmp_path)
+    again.at(20).checkpoints.save()
+    assert Small(tmp_path).checkpoints.restore(None) == 20
+
+
+def test_what_the_evaluator_has_not_tried_is_not_removed(tmp_path: Path) -> None:
+    from trainer import checkpoints, files
+
+    small = Small(tmp_path, keep=1, sidecar=True)
+    for step in (10, 20, 30):
+        small.at(step).checkpoints.save()
+    assert checkpoints.steps(str(tmp_path)) == [10, 20, 30]
+    files.write_text(f"{tmp_path}/evaluated.json", '{"step": 20}')
+    small.at(40).checkpoints.save()
+    assert checkpoints.steps(str(tmp_path)) == [30, 40]
+
+
+def test_another_directory_is_read_only_where_there_is_nothing_yet(tmp_path: Path) -> None:
+    Small(tmp_path / "old").at(10).checkpoints.save()
+    small = Small(tmp_path / "new")
+    assert small.checkpoints.restore(str(tmp_path / "old")) == 10
+    small.at(15).checkpoints.save()
+    assert Small(tmp_path / "new").checkpoints.restore(str(tmp_path / "old")) == 15
+
+
+def test_an_export_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from trainer.export import export
+
+    small, lead = Small(tmp_path / "c"), cluster.Cluster("worker", 0, {"worker": 1})
+    target = tmp_path / "model"
+    for weight in (1.0, 2.0):
+        small.model.set_weights([np.array([[weight]]), np.array([0.0])])
+        export(small.model, str(target), "mirrored", lead)
+    signature = tf.saved_model.load(str(target)).signatures["serving_default"]
+    assert next(iter(signature(tf.constant([[3.0]])).values())).numpy().tolist() == [[6.0]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "model"]
+
+
+def test_an_end_of_fewer_epochs_is_not_the_end(tmp_path: Path) -> None:
+    from trainer.evaluation import is_over
+
+    args = arguments.parser("digits").parse_args(
+        ["--program=digits", f"--checkpoint-dir={tmp_path}", "--log-dir=-", "--model-dir=-", "--epochs=5"]
+    )
+    assert not is_over(args)
+    Small(tmp_path).at(10).checkpoints.finish(epochs=3, steps_per_epoch=None)
+    assert not is_over(args)
+    Small(tmp_path).at(20).checkpoints.finish(epochs=5, steps_per_epoch=None)
+    assert is_over(args)
+
+
+def test_tensorflow_is_not_imported_to_check_arguments() -> None:
+    code = (
+        "import sys; from trainer import arguments; list(arguments.problems('digits', {'epochs': 1})); print('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "False"
