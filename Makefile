@@ -70,7 +70,7 @@ test: ready ## the tests, under 15 minutes on 2 cores
 test-full: ready ## every test, the slow ones too
 	@python -m pytest -n 2 --dist loadgroup
 
-bench: ready ## measure: `pulumi up` beside the same processes started by hand, and the input pipeline
+bench: ready ## measure `pulumi up` beside the same processes started by hand
 	@python tests/bench.py
 
 lint: .venv/.ready ## ruff and mypy

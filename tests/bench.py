@@ -1,7 +1,6 @@
 """Measurements, as ratios of things measured side by side in one run: `make bench`.
 
     start-up    from `pulumi up` to the first training step, beside the same processes started by hand
-    pipeline    a training step with the real input pipeline, beside one that is fed the same batch from memory
 
 Nothing here passes or fails; numbers of one machine say little about another, ratios more.
 """
@@ -93,34 +92,6 @@ def startup() -> None:
     )
 
 
-def pipeline() -> None:
-    """In a process of its own, with the settings a training has."""
-    code = """
-import os, statistics, time
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import tensorflow as tf
-from trainer import arguments, data, programs
-program = programs.load("digits")
-args = arguments.parser("digits").parse_args(["--program=digits", "--checkpoint-dir=-", "--log-dir=-", "--model-dir=-"])
-model = program.model(args)
-real = data.training(program, args)
-same = tf.data.Dataset.from_tensors(next(iter(real))).repeat()
-def seconds(source):
-    begun = time.perf_counter()
-    model.fit(source, steps_per_epoch=300, verbose=0)
-    return time.perf_counter() - begun
-for source in (real, same):
-    seconds(source)
-rounds = [(seconds(real), seconds(same)) for _ in range(5)]
-real_time, same_time = (statistics.median(values) for values in zip(*rounds))
-print(f"pipeline: {300 * args.batch_size / real_time:,.0f} examples/s, {real_time / same_time:.2f} × the time of a step fed from memory")
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
-
-
 if __name__ == "__main__":
     print("start-up, 2 workers, 1 parameter server, chief and evaluator:")
     startup()
-    print("input pipeline:")
-    pipeline()

@@ -225,7 +225,8 @@ class Supervisor:
         command = [sys.executable, launcher.__file__, "--run-folder", str(self.folder), "--watch-parent"]
         command += ["--peer-timeout", str(self.plan["peer_timeout"])]
         if process.task.role == "evaluator":
-            command += ["--lead", f"127.0.0.1:{self.ports[self.lead.name] + 1}"]
+            # On one machine the evaluator gives way to the tasks that train, above all while they start.
+            command = ["nice", "-n", "10", *command, "--lead", f"127.0.0.1:{self.ports[self.lead.name] + 1}"]
         self.launch(process, [*command, "--", *self.plan["command"]], {"TF_CONFIG": config})
         process.state, process.detail = "waiting", ""
 
