@@ -38,7 +38,6 @@ up: stack ## bring the stack up and follow its trainings until they end
 
 down: stack ## end the trainings and empty the stack; the runs stay in runs/
 	@pulumi destroy --yes $(PULUMI_ARGS)
-	@python -m ops --stack $(STACK) cancel --all
 	@if [ -d runs/$(STACK) ]; then echo "The runs are kept in runs/$(STACK); \`make clean\` deletes them."; fi
 
 preview: stack ## show what `make up` would change

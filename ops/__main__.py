@@ -34,8 +34,7 @@ def parser() -> argparse.ArgumentParser:
     logs = commands.add_parser("logs", help="what the tasks print")
     logs.add_argument("task", nargs="?", help="a task (worker-1) or a role (worker); default: all")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
-    cancel = commands.add_parser("cancel", help="end the run; it keeps its last checkpoint")
-    cancel.add_argument("--all", action="store_true", help="every run of the stack that is going on")
+    commands.add_parser("cancel", help="end the run; it keeps its last checkpoint")
     rerun = commands.add_parser("rerun", help="start a run that has ended again, where it stopped")
     rerun.add_argument("--fresh", action="store_true", help="start from nothing: deletes its checkpoints, logs and model")
     models = commands.add_parser("models", help="the trained models")
@@ -70,11 +69,14 @@ def the_run(target: Target, args: argparse.Namespace) -> Run:
 
 
 def newest(target: Target, args: argparse.Namespace) -> list[Run]:
-    """The newest run of every training, or the run that was named."""
+    """The runs that the stack has now, or the run that was named."""
     runs = target.runs(args.training)
-    if args.run or not runs:
+    if args.run:
         return [choose(runs, args.run)]
-    return list({run.training: run for run in runs}.values())
+    current = {run.training: run for run in runs if run.in_stack}
+    if not current:
+        raise OpsError("the stack has no training now; `make up` starts it" + (", `trainstack list` shows what has been." if runs else "."))
+    return list(current.values())
 
 
 def as_json(value: object) -> None:
@@ -185,13 +187,6 @@ def logs(target: Target, args: argparse.Namespace) -> int:
 
 
 def cancel(target: Target, args: argparse.Namespace) -> int:
-    if args.all:
-        going = [run for run in target.runs(args.training) if not run.is_over]
-        for run in going:
-            target.cancel(run)
-        if args.json:
-            as_json([{"training": run.training, "run": run.run, "done": "cancelled"} for run in going])
-        return 0
     run = the_run(target, args)
     target.cancel(run)
     return said(

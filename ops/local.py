@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ops.target import OpsError, Run, TaskStatus
 from settings import PROJECT, ROOT
@@ -37,8 +37,9 @@ class LocalTarget:
             ended=status.get("ended"),
             tensorboard=status.get("tensorboard"),
             tasks=tasks,
-            metrics=_records(logs / "metrics.jsonl"),
-            evaluation=_records(logs / "evaluation.jsonl"),
+            metrics=runs.read_records(logs / "metrics.jsonl"),
+            evaluation=runs.read_records(logs / "evaluation.jsonl"),
+            in_stack=not (folder / runs.RELEASED).exists(),
         )
 
     def logs(self, run: Run, task: str | None, follow: bool) -> Iterator[tuple[str, str]]:
@@ -72,6 +73,10 @@ class LocalTarget:
     def rerun(self, run: Run, fresh: bool) -> None:
         if not run.is_over:
             raise OpsError(f"run {run.run} of {run.training} is going on; end it first with `trainstack cancel`.")
+        if not run.in_stack:
+            raise OpsError(
+                f"run {run.run} of {run.training} is no longer in the stack; `make up` with its settings starts it again where it stopped."
+            )
         plan = runs.read_plan(Path(run.place))
         runs.stop(Path(run.place))
         if fresh:
@@ -102,7 +107,3 @@ class LocalTarget:
 
     def delete_model(self, run: Run) -> None:
         shutil.rmtree(run.model)
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -43,6 +43,7 @@ class Run:
     tasks: tuple[TaskStatus, ...] = ()
     metrics: list[dict[str, Any]] = field(default_factory=list)
     evaluation: list[dict[str, Any]] = field(default_factory=list)
+    in_stack: bool = True  # whether the stack still has it, or only its files are left
 
     @property
     def is_over(self) -> bool:

@@ -85,6 +85,16 @@ class _Step:
         self.loss.update_state(each)
         self.model.compiled_metrics.update_state(labels, predictions)
 
+    def repeated(self) -> Any:
+        """Several steps in one call, so that Python is not asked for each."""
+
+        @tf.function
+        def several(iterator: Any, count: Any) -> None:
+            for _ in tf.range(count):
+                self.strategy.run(self, args=(next(iterator),))
+
+        return several
+
     @property
     def metrics(self) -> list[Any]:
         return [self.loss, *self.model.compiled_metrics.metrics]
@@ -107,13 +117,8 @@ def executions(training: Training, step: int) -> Any:
 
 def custom(training: Training, step: int) -> None:
     one = _Step(training)
+    several = one.repeated()
     iterator = iter(training.strategy.distribute_datasets_from_function(pipeline(training)))
-
-    @tf.function
-    def several(iterator: Any, count: Any) -> None:
-        for _ in tf.range(count):
-            training.strategy.run(one, args=(next(iterator),))
-
     for epoch in executions(training, step):
         for count in epoch:
             several(iterator, tf.constant(count))
@@ -124,15 +129,10 @@ def custom(training: Training, step: int) -> None:
 def custom_with_coordinator(training: Training, step: int) -> None:
     """The chief hands out pieces of work; whichever worker is free takes the next."""
     one = _Step(training)
+    several = one.repeated()
     coordinator = tf.distribute.coordinator.ClusterCoordinator(training.strategy)
     source = coordinator.create_per_worker_dataset(lambda: training.strategy.distribute_datasets_from_function(pipeline(training)))
     iterator = iter(source)
-
-    @tf.function
-    def several(iterator: Any, count: Any) -> None:
-        for _ in tf.range(count):
-            training.strategy.run(one, args=(next(iterator),))
-
     for epoch in executions(training, step):
         for count in epoch:
             coordinator.schedule(several, args=(iterator, tf.constant(count)))

@@ -124,6 +124,8 @@ def test_two_trainings_side_by_side_and_one_taken_out(stack: Stack) -> None:
     running(stack, "one")
     running(stack, "two")
     stack.up({"two": training()})
+    assert runs.RELEASED in {path.name for path in stack.folder_of("one").iterdir()}
+    assert runs.RELEASED not in {path.name for path in stack.folder_of("two").iterdir()}
     assert alive(stack.folder_of("one")) == []
     assert stack.status("one")["state"] == "cancelled"
     assert stack.status("two")["state"] == "running"

@@ -27,6 +27,7 @@ import psutil
 from workloads.local.plan import ROOT, RUNS, Plan
 
 MARK = "TRAINSTACK_RUN"
+RELEASED = ".released"  # this file in a run's folder says that the run is no longer in its stack
 ENDED = ("succeeded", "failed", "cancelled")
 GRACE = 6.0  # seconds a task has to save after SIGTERM
 Status = dict[str, Any]
@@ -57,6 +58,11 @@ def read_status(folder: Path) -> Status:
     if status["state"] not in ENDED and supervisor(status) is None:
         status["state"], status["reason"] = "vanished", "its supervisor is gone"
     return status
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a .jsonl file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def supervisor(status: Mapping[str, Any]) -> psutil.Process | None:
@@ -106,7 +112,8 @@ def start(plan: Plan, secrets: Mapping[str, str]) -> Status:
     for directory in (folder / "tasks", *map(Path, plan["volumes"])):
         directory.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "plan.json", plan)
-    (folder / "status.json").unlink(missing_ok=True)
+    for name in ("status.json", RELEASED):
+        (folder / name).unlink(missing_ok=True)
     # What Pulumi needs, its passphrase among it, is no business of the tasks.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PULUMI")}
     environment |= {MARK: str(folder), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -140,6 +147,13 @@ def stop(folder: Path) -> None:
     if (folder / "status.json").exists() and read_status(folder)["state"] not in ENDED:
         status = json.loads((folder / "status.json").read_text())
         write_whole(folder / "status.json", {**status, "state": "cancelled", "reason": "it was stopped", "ended": time.time()})
+
+
+def release(folder: Path) -> None:
+    """Ends a run that leaves its stack. Its files stay."""
+    stop(folder)
+    if folder.exists():
+        (folder / RELEASED).touch()
 
 
 def clear(folder: Path) -> None:

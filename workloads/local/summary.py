@@ -13,13 +13,8 @@ from typing import Any
 import yaml
 
 from workloads.local.plan import ROOT, Plan
-from workloads.local.runs import read_plan
+from workloads.local.runs import read_plan, read_records
 from workloads.topology import ROLES
-
-
-def records(logs: Path, name: str) -> list[dict[str, Any]]:
-    path = logs / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def plot(title: str, training: list[dict[str, Any]], evaluation: list[dict[str, Any]], target: Path) -> None:
@@ -76,7 +71,7 @@ def main(folder: Path) -> None:
     run = json.loads((logs / "run.json").read_text()) if (logs / "run.json").exists() else None
     if run is None:
         return
-    training, evaluation = records(logs, "metrics"), records(logs, "evaluation")
+    training, evaluation = read_records(logs / "metrics.jsonl"), read_records(logs / "evaluation.jsonl")
     if training:
         plot(f"{plan['training']}, run {plan['run']}: {plan['strategy']}", training, evaluation, folder / "plot.png")
     (folder / "SUMMARY.md").write_text(summary(plan, run, evaluation, training, bool(training)))

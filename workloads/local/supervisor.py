@@ -338,7 +338,7 @@ class Supervisor:
         if "://" in self.plan["log_dir"]:
             return  # the trainer's own records are there; the run's folder has the rest
         logs.mkdir(parents=True, exist_ok=True)
-        last = {name: _last_line(logs / f"{name}.jsonl") for name in ("metrics", "evaluation")}
+        last = {name: next(reversed(runs.read_records(logs / f"{name}.jsonl")), None) for name in ("metrics", "evaluation")}
         shown = {name: self.plan[name] for name in ("stack", "training", "run", "settings")}
         runs.write_whole(
             logs / "run.json",
@@ -349,11 +349,6 @@ class Supervisor:
         """In a process of its own, because drawing needs libraries that a supervisor should not hold for hours."""
         say("drawing the plot and writing the summary")
         subprocess.run([sys.executable, "-m", "workloads.local.summary", str(self.folder)], cwd=ROOT, timeout=120, check=False)
-
-
-def _last_line(path: Path) -> dict[str, Any] | None:
-    lines = path.read_text().splitlines() if path.exists() else []
-    return json.loads(lines[-1]) if lines else None
 
 
 def say(text: str) -> None:

@@ -54,7 +54,7 @@ class Provider(ResourceProvider):
         return UpdateResult(self.start(news))
 
     def delete(self, id_: str, _props: dict[str, Any]) -> None:
-        runs.stop(ROOT / id_)
+        runs.release(ROOT / id_)
 
     def start(self, props: dict[str, Any]) -> dict[str, Any]:
         plan = plain(props["plan"])
