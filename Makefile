@@ -56,7 +56,7 @@ demo: ## the default training, with a worker killed in front of your eyes
 	@$(MAKE) --no-print-directory stack EXAMPLE=demo
 	@rm -rf runs/local/digits/demo
 	@pulumi up --yes --skip-preview $(PULUMI_ARGS)
-	@python -m ops demo
+	@python -m ops --training digits --run demo demo
 
 env: ## print what a shell needs for bare pulumi commands: eval "$(make env)"
 	@$(MAKE) --no-print-directory stack >&2
@@ -83,7 +83,7 @@ lock: .venv/.ready ## write requirements.lock from pyproject.toml
 
 clean: ## end everything of stack local, delete its runs and its state
 	@if [ -d $(STATE)/state ]; then $(MAKE) --no-print-directory down STACK=local; fi
-	@rm -rf runs $(STATE)
+	@rm -rf runs/local $(STATE)
 
 # ------------------------------------------------------------------------------------------------------- set-up
 

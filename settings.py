@@ -56,6 +56,12 @@ def _memory(value: object) -> object:
     return str(value)
 
 
+def _scalar(value: object) -> object:
+    if not isinstance(value, str | int | float):
+        raise ValueError("an argument is text, a number, true or false")
+    return value
+
+
 Duration = Annotated[
     int, BeforeValidator(_seconds), WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(s|m|h)$", "examples": ["90s", "30m", "2h"]})
 ]
@@ -65,7 +71,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=40)]
 Port = Annotated[int, Field(ge=1024, le=65535)]
 Count = Annotated[int, Field(ge=0, le=4096)]
-Scalar = str | int | float | bool
+Scalar = Annotated[Any, BeforeValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/.+")]
 ImageReference = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@sha256:[0-9a-f]{64}$")]
 
@@ -308,6 +314,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
     except ValidationError as error:
         raise SettingsError([_sentence(problem) for problem in error.errors()]) from None
     problems = [f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems(training)]
+    problems += _problems_of_places(settings)
     if settings.target == "local":
         problems += [
             f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems_on_local(training)
@@ -374,9 +381,13 @@ def _problems_of_reference(field: str, reference: str) -> Iterator[str]:
             yield f"{field}: there is no file {reference} below the project's folder, so every task would fail; correct the path."
         return
     top = reference.split(".")[0]
-    if "." in reference and (top in known or (top.isidentifier() and importlib.util.find_spec(top) is not None)):
+    if "." in reference and (top in known or _can_be_imported(top)):
         return
     yield f"{field}: {reference!r} is not a program{_closest(reference, known)}; write one of {', '.join(known)}, package.module, or path/to/file.py."
+
+
+def _can_be_imported(package: str) -> bool:
+    return package.isidentifier() and package != "__main__" and importlib.util.find_spec(package) is not None
 
 
 def _problems_of_topology(training: Training) -> Iterator[str]:
@@ -407,7 +418,12 @@ def _parameter_server(training: Training, topology: Topology) -> Iterator[str]:
         yield "ps.replicas: parameter_server keeps the weights on parameter servers and would wait for one for ever; write ps: {replicas: 1}."
     if topology.worker < 1:
         yield "worker.replicas: parameter_server without a worker has nothing that computes gradients; write worker: {replicas: 2}."
-    if topology.chief == 0 and training.deadline is None:
+    if topology.chief == 0 and training.program:
+        yield (
+            "chief.replicas: the chief of a program hands out the work, without it workers and servers would idle; write chief: {replicas: 1}, "
+            "or use command for a training that is coordinated from outside."
+        )
+    elif topology.chief == 0 and training.deadline is None:
         yield (
             "deadline: parameter_server without a chief has nobody who knows when training is over, and the tasks would run on and bill; "
             "write deadline: 6h, or chief: {replicas: 1}."
@@ -436,6 +452,23 @@ def _mirrored(_: Training, topology: Topology) -> Iterator[str]:
         yield "ps.replicas: mirrored has no parameter servers, they would idle and bill; remove ps, or write strategy: parameter_server."
 
 
+def _problems_of_places(settings: Settings) -> Iterator[str]:
+    """Checkpoints, logs and models must not lie in each other: exporting a model replaces its folder."""
+    places: dict[str, str] = {}
+    for name, training in settings.trainings.items():
+        for kind in ("checkpoint_dir", "log_dir", "model_dir"):
+            written: str | None = getattr(training, kind)
+            if written is None:
+                continue
+            field, place = f"trainings.{name}.{kind}", f"{written.rstrip('/')}/{training.run}/"
+            clashes = [other for other, taken in places.items() if place.startswith(taken) or taken.startswith(place)]
+            if training.data_dir and f"{training.data_dir.rstrip('/')}/".startswith(place):
+                clashes.append(f"trainings.{name}.data_dir")
+            for other in clashes:
+                yield f"{field}: with the run's name it is {place}, and {other} would be overwritten; give each a directory of its own."
+            places[field] = place
+
+
 def _problems_on_local(training: Training) -> Iterator[str]:
     """What cannot be had on this machine and would change the result."""
     if training.tensorboard and training.tensorboard.expose != "port_forward":
@@ -448,7 +481,11 @@ def _problems_on_local(training: Training) -> Iterator[str]:
 
 def not_applied_on_local(settings: Settings) -> list[str]:
     """What is written but does nothing on target local; one line of the preview names it."""
-    found = [f"trainstack:{key}" for key in ("image", "cluster", "storage", "registry", "kubernetes") if key in settings.model_fields_set]
+    found = [
+        f"trainstack:{key}"
+        for key in ("image", "cluster", "storage", "registry", "kubernetes", "budget")
+        if key in settings.model_fields_set
+    ]
     for name, training in settings.trainings.items():
         for role_name in ("chief", "worker", "ps", "evaluator"):
             role = getattr(training, role_name)
@@ -482,7 +519,7 @@ def _sentence(problem: Any) -> str:
         known = [part.strip("' ") for part in re.split(r",| or ", problem["ctx"]["expected"])]
         return f"{field}: {shown} is not one of its values{_closest(str(value), known)}; write one of {', '.join(known)}."
     if kind == "value_error":
-        return f"{field}: {shown} does not say how much; {problem['ctx']['error']}."
+        return f"{field}: {shown} is not usable; {problem['ctx']['error']}."
     if kind in ("greater_than_equal", "less_than_equal", "greater_than"):
         return f"{field}: {shown} is out of range; {problem['msg'].lower().replace('input should be', 'it must be')}."
     if kind in ("string_pattern_mismatch", "string_too_long"):

@@ -110,6 +110,9 @@ def status(target: Target, args: argparse.Namespace) -> int:
 def watch(target: Target, args: argparse.Namespace) -> int:
     from ops.watch import watch as follow
 
+    if not args.training and not args.run and not any(run.in_stack for run in target.runs()):
+        print("the stack has no training to follow")
+        return 0
     names = [(run.training, run.run) for run in newest(target, args)]
 
     def look() -> Sequence[Run]:
@@ -141,8 +144,9 @@ def ending(run: Run) -> str:
     if run.state == "succeeded":
         if Path(run.model).exists():
             lines.append(f"  model        {run.model}")
-        lines.append(f"  plot         {run.place}/plot.png")
-        lines.append(f"  summary      {run.place}/SUMMARY.md")
+        for name, file in (("plot", "plot.png"), ("summary", "SUMMARY.md")):
+            if Path(run.place, file).exists():
+                lines.append(f"  {name:<12} {run.place}/{file}")
         lines.append(f"  TensorBoard  {run.tensorboard or f'.venv/bin/tensorboard --logdir {run.place}/logs'}")
     elif run.state == "vanished":
         lines.append("  it resumes with `make up`")

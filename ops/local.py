@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from ops.target import OpsError, Run, TaskStatus
+from ops.target import OpsError, Run, TaskStatus, settings_of
 from settings import PROJECT, ROOT
 from workloads.local import runs
 
@@ -79,21 +80,22 @@ class LocalTarget:
             )
         plan = runs.read_plan(Path(run.place))
         runs.stop(Path(run.place))
-        if fresh:
-            runs.clear(Path(run.place))
         try:
+            if fresh:
+                runs.clear(Path(run.place))
             runs.start(plan, self._secrets())
         except runs.RunError as error:
             raise OpsError(str(error)) from None
 
     def _secrets(self) -> dict[str, str]:
         """Secrets are kept by Pulumi alone; a stack that has none does not need to be asked."""
-        if "secure:" not in (ROOT / f"Pulumi.{self.stack}.yaml").read_text():
+        if f"{PROJECT}:secrets" not in settings_of(self.stack):
             return {}
-        command = ["pulumi", "config", "get", f"{PROJECT}:secrets", "--stack", self.stack]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise OpsError('the secrets of the stack cannot be read; prepare the shell with `eval "$(make env)"` and try again.')
+        command = [str(Path(sys.executable).with_name("pulumi")), "config", "get", f"{PROJECT}:secrets", "--stack", self.stack]
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            raise OpsError('the secrets of the stack cannot be read; prepare the shell with `eval "$(make env)"` and try again.') from None
         secrets: dict[str, str] = json.loads(done.stdout)
         return secrets
 

@@ -75,11 +75,7 @@ class Target(Protocol):
 
 def target_of(stack: str) -> Target:
     """The target of a stack, from its settings file."""
-    path = ROOT / f"Pulumi.{stack}.yaml"
-    if not path.exists():
-        known = sorted(file.name.split(".")[1] for file in ROOT.glob("Pulumi.*.yaml") if file.name.count(".") == 2)
-        raise OpsError(f"there is no stack {stack!r} here; write --stack with one of {', '.join(known)}.")
-    kind = (yaml.safe_load(path.read_text()) or {}).get("config", {}).get(f"{PROJECT}:target", "local")
+    kind = settings_of(stack).get(f"{PROJECT}:target", "local")
     if kind != "local":
         raise OpsError(f"stack {stack} has target {kind}, which these commands do not reach yet; use a stack with target local.")
     from ops.local import LocalTarget
@@ -87,8 +83,20 @@ def target_of(stack: str) -> Target:
     return LocalTarget(stack)
 
 
+def settings_of(stack: str) -> dict[str, Any]:
+    """What is written in the settings file of a stack, unchecked."""
+    path = ROOT / f"Pulumi.{stack}.yaml"
+    if not path.exists():
+        known = sorted(file.name.split(".")[1] for file in ROOT.glob("Pulumi.*.yaml") if file.name.count(".") == 2)
+        raise OpsError(f"there is no stack {stack!r} here; write --stack with one of {', '.join(known)}.")
+    written: dict[str, Any] = (yaml.safe_load(path.read_text()) or {}).get("config") or {}
+    return written
+
+
 def choose(runs: list[Run], run: str | None) -> Run:
-    """The run a command is about: the newest, or the one that was named; there must be only one training."""
+    """The run a command is about: the newest, or the one that was named. What the stack has now goes before what it had."""
+    if any(each.in_stack for each in runs) and run is None:
+        runs = [each for each in runs if each.in_stack]
     trainings = sorted({each.training for each in runs})
     if len(trainings) > 1:
         raise OpsError(f"there are several trainings; say which with --training: {', '.join(trainings)}.")

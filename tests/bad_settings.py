@@ -25,7 +25,18 @@ BAD: dict[str, tuple[Any, ...]] = {
     "two chiefs": (one(chief={"replicas": 2}), "trainings.a.chief.replicas", "more than one", "write replicas: 1"),
     "no parameter server": (one(ps={"replicas": 0}), "trainings.a.ps.replicas", "wait for one for ever", "write ps: {replicas: 1}"),
     "no worker": (one(worker={"replicas": 0}), "trainings.a.worker.replicas", "computes gradients", "write worker: {replicas: 2}"),
-    "no chief and no deadline": (one(chief={"replicas": 0}), "trainings.a.deadline", "run on and bill", "write deadline: 6h"),
+    "a program without a chief": (
+        one(chief={"replicas": 0}, deadline="1h"),
+        "trainings.a.chief.replicas",
+        "would idle",
+        "write chief: {replicas: 1}",
+    ),
+    "no chief and no deadline": (
+        one(program=None, command=["x"], chief={"replicas": 0}),
+        "trainings.a.deadline",
+        "run on and bill",
+        "write deadline: 6h",
+    ),
     "mirrored on two workers": (
         one(strategy="mirrored", ps=None),
         "trainings.a.worker.replicas",
@@ -70,5 +81,18 @@ BAD: dict[str, tuple[Any, ...]] = {
     "an image on local": (one(command=["x"], program=None, image="i@sha256:" + "0" * 64), "trainings.a.image", "use another target"),
     "resuming from itself": (one(resume_from="1"), "trainings.a.resume_from", "name another run"),
     "a claim without size": (one(volumes=[{"claim": "c", "create": True, "path": "/c"}]), "trainings.a.volumes.0.size", "write size: 10Gi"),
+    "model and checkpoints in one place": (
+        one(checkpoint_dir="out", model_dir="out/"),
+        "trainings.a.model_dir",
+        "trainings.a.checkpoint_dir would be overwritten",
+    ),
+    "a model around the checkpoints": (one(checkpoint_dir="out/1", model_dir="out"), "trainings.a.model_dir", "a directory of its own"),
+    "two trainings in one place": (
+        {"trainings": {"a": {**DIGITS, "log_dir": "gs://b/l"}, "b": {**DIGITS, "log_dir": "gs://b/l"}}},
+        "trainings.b.log_dir",
+        "trainings.a.log_dir would be overwritten",
+    ),
+    "an argument without value": (one(args={"epochs": None}), "trainings.a.args.epochs", "text, a number, true or false"),
+    "a module that is none": (one(program="__main__.x"), "trainings.a.program", "is not a program"),
     "not a mapping": ({"trainings": {"a": 5}}, "trainings.a", "a mapping of keys to values"),
 }

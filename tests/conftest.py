@@ -21,6 +21,12 @@ from workloads.local.plan import RUNS
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What a TensorFlow server does first, for small commands in its place: it listens at its address in TF_CONFIG.
+LISTEN = (
+    "import json, os, socket; config = json.loads(os.environ['TF_CONFIG']); "
+    "server = socket.create_server(('127.0.0.1', int(config['cluster'][config['task']['type']][config['task']['index']].split(':')[1])))"
+)
+
 
 def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """Waits until the condition is true and returns its value."""

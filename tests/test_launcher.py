@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import LISTEN, eventually
 from workloads import launcher
 from workloads.local import ports
 from workloads.topology import Task, Topology, encode, loopback, tf_config
@@ -81,6 +82,18 @@ def test_the_chief_waits_for_every_peer_and_says_for_whom(servers: Crew) -> None
     servers.start("worker-0", FOREVER)
     assert chief.wait(15) == 0
     assert began.exists()
+
+
+def test_the_chief_of_a_command_waits_for_the_servers_too(servers: Crew) -> None:
+    """Their launchers are there long before TensorFlow is loaded."""
+    slow = f"import time; time.sleep(2); {LISTEN}; time.sleep(600)"
+    servers.start("ps-0", slow)
+    servers.start("worker-0", slow)
+    chief = servers.start("chief-0", "import time; time.sleep(0.1)", "--wait-for-servers")
+    servers.wait_until_running("worker-0")
+    time.sleep(0.5)
+    assert (servers.says("chief-0") or {})["state"] == "waiting"
+    assert chief.wait(15) == 0
 
 
 def test_servers_and_evaluator_end_with_success_when_the_chief_is_done(servers: Crew) -> None:
@@ -162,8 +175,12 @@ def test_a_lost_peer_is_not_this_tasks_fault(together: Crew) -> None:
     """Workers that train together fail together; only the first of them is to blame."""
     first = together.start("worker-0", "import time; time.sleep(3); raise SystemExit(1)")
     second = together.start("worker-1", FOREVER)
-    together.wait_until_running("worker-1")
+    for name in ("worker-0", "worker-1"):
+        together.wait_until_running(name)
+    orphans = psutil.Process(second.pid).children()
     second.kill()
+    for orphan in orphans:
+        orphan.kill()
     assert first.wait(15) == 75
 
 
@@ -204,7 +221,26 @@ def test_a_broken_tf_config_is_a_configuration_error(config: str | None) -> None
 
 def test_a_command_that_does_not_exist_is_a_configuration_error(servers: Crew) -> None:
     assert servers.start("ps-0", "", through=["no-such-command"]).wait(10) == 78
-    assert "there is no command 'no-such-command'" in servers.log("ps-0").read_text()
+    assert "'no-such-command' cannot be started (No such file or directory)" in servers.log("ps-0").read_text()
+
+
+def test_a_command_that_may_not_be_run_is_a_configuration_error(servers: Crew) -> None:
+    script = servers.folder / "script"
+    script.write_text("echo hello")
+    assert servers.start("ps-0", "", through=[str(script)]).wait(10) == 78
+    assert "Traceback" not in servers.log("ps-0").read_text()
+
+
+def test_a_command_is_told_to_stop_once(together: Crew) -> None:
+    """A second SIGTERM would interrupt it while it saves."""
+    heard = together.folder / "heard"
+    code = f"import signal, sys, time\ndef save(*_):\n    open({str(heard)!r}, 'a').write('x')\n    time.sleep(1)\n    sys.exit(75)\nsignal.signal(15, save)\ntime.sleep(600)"
+    first, _ = together.start("worker-0", code), together.start("worker-1", FOREVER)
+    together.wait_until_running("worker-0")
+    time.sleep(0.5)  # until the command has installed its handler
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 75
+    assert heard.read_text() == "x"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_every_problem_is_reported_at_once() -> None:
     [
         ({}, (1, 2, 1, 0)),
         ({"evaluator": {"mode": "sidecar"}}, (1, 2, 1, 1)),
-        ({"chief": {"replicas": 0}, "deadline": "1h"}, (0, 2, 1, 0)),
+        ({"program": None, "command": ["x"], "chief": {"replicas": 0}, "deadline": "1h"}, (0, 2, 1, 0)),
         ({"strategy": "multi_worker_mirrored", "ps": None}, (0, 2, 0, 0)),
         ({"strategy": "multi_worker_mirrored", "ps": None, "chief": {}}, (1, 2, 0, 0)),
         ({"strategy": "mirrored", "worker": None, "ps": None}, (0, 1, 0, 0)),
@@ -98,7 +98,7 @@ def test_every_key_of_the_reference_is_accepted() -> None:
                 "ps": {"replicas": 2},
                 "evaluator": {"mode": "sidecar"},
                 "port": 2222,
-                **{f"{kind}_dir": "gs://bucket/x" for kind in ("data", "checkpoint", "log", "model")},
+                **{f"{kind}_dir": f"gs://bucket/{kind}" for kind in ("data", "checkpoint", "log", "model")},
                 "volumes": [
                     {
                         "claim": "ckpt",

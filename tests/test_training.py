@@ -291,11 +291,14 @@ def test_another_run_can_start_from_an_earlier_one_and_more_epochs_go_on(stack: 
     stack.up({"t": {**settings, "args": {"epochs": 3, "steps_per_epoch": 10}}})
     stack.wait("t", "succeeded", 90)
     assert [line["step"] for line in records(stack.folder_of("t"), "metrics")] == [10, 20, 30]
-    stack.up({"t": {**settings, "run": "next", "resume_from": "1", "args": {"epochs": 4, "steps_per_epoch": 10}}})
+    stack.up({"t": {**settings, "run": "next", "resume_from": "1", "args": {"epochs": 2, "steps_per_epoch": 5}}})
     stack.wait("t", "succeeded", 90, run="next")
     folder = stack.folder_of("t", "next")
     assert f"resumed from {stack.folder_of('t')}/checkpoints/step-00000030" in (folder / "tasks" / "worker-0.log").read_text()
-    assert [line["step"] for line in records(folder, "metrics")] == [40]
+    assert [line["step"] for line in records(folder, "metrics")] == [35, 40], "its own epochs, on top of the steps it began with"
+    stack.up({"t": {**settings, "run": "next", "resume_from": "1", "args": {"epochs": 4, "steps_per_epoch": 3}}})
+    stack.wait("t", "succeeded", 90, run="next")
+    assert [line["step"] for line in records(folder, "metrics")] == [35, 40, 43, 46], "two of four epochs were done, however long they were"
 
 
 def test_a_checkpoint_of_another_shape_is_refused_once_and_with_the_reason(stack: Stack) -> None:

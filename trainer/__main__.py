@@ -7,10 +7,13 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from types import ModuleType
 
 from trainer import arguments, cluster, programs
+
+STARTED = time.time()
 
 # TensorFlow reads both when it is imported. tf-keras is the Keras that trains in several processes; Keras 3 cannot.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -22,8 +25,11 @@ def main(argv: list[str]) -> int:
         args = parse(argv)
         program = programs.load(args.program)
         me = cluster.from_environment()
-    except (arguments.ArgumentError, ModuleNotFoundError, ValueError, KeyError) as error:
+    except (arguments.ArgumentError, ModuleNotFoundError) as error:
         print(f"trainer: {error}", file=sys.stderr)
+        return cluster.CONFIGURATION_ERROR
+    except Exception:  # a program that cannot be imported: its author wants to see where
+        traceback.print_exc()
         return cluster.CONFIGURATION_ERROR
     name = args.strategy or me.strategy
     if me.role in ("ps", "worker") and name == "parameter_server":
@@ -64,7 +70,7 @@ def run(args: argparse.Namespace, program: ModuleType, me: cluster.Cluster, name
     if me.role == "evaluator":
         from trainer.evaluation import sidecar
 
-        sidecar(args, program)
+        sidecar(args, program, STARTED)
     else:
         from trainer.training import train
 

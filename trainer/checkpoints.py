@@ -16,6 +16,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -49,13 +50,19 @@ def folder(directory: str, step: int) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one training, for the task that trains."""
+    """The checkpoints of one training, for the task that trains. Made within the strategy's scope.
+
+    Beside the model and the optimizer a checkpoint holds the measure by which its steps are epochs: the step at which the first epoch began and
+    the steps of an epoch. With another batch size or another number of workers an epoch has another number of steps, and a training that goes
+    on must not count the old ones by the new measure.
+    """
 
     def __init__(self, directory: str, model: Any, strategy: Any, name: str, cluster: Cluster, keep: int, sidecar: bool) -> None:
         self.directory, self.strategy, self.name, self.cluster = directory, strategy, name, cluster
         self.keep, self.sidecar = keep, sidecar
         self.model = model
-        self.checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        self.measure = tf.Variable([0.0, 1.0], dtype=tf.float64, trainable=False, name="measure")
+        self.checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, measure=self.measure)
         self.options = tf.train.CheckpointOptions(experimental_io_device=io_device(directory, name))
         self.saved_at = -1
 
@@ -63,19 +70,30 @@ class Checkpoints:
     def step(self) -> int:
         return int(self.model.optimizer.iterations.numpy())
 
-    def restore(self, resume_from: str | None) -> int:
-        """Goes on from the newest checkpoint here, or else from the one to resume from. Returns the step."""
+    def restore(self, resume_from: str | None) -> tuple[int, float]:
+        """Goes on from the newest checkpoint here, or else begins with the one to resume from. Returns the step and the epochs done."""
         if self.cluster.is_lead:
             tf.io.gfile.makedirs(self.directory)
-            if tf.io.gfile.exists(f"{self.directory}/{FINISHED}"):
-                tf.io.gfile.remove(f"{self.directory}/{FINISHED}")
-            source = next((place for place in (self.directory, resume_from) if place and steps(place)), None)
-            if source:
-                self.read(folder(source, steps(source)[-1]))
+            if steps(self.directory):
+                self.read(folder(self.directory, steps(self.directory)[-1]))
+            elif resume_from:
+                if not steps(resume_from):
+                    raise ConfigurationError(
+                        f"there is no checkpoint in {resume_from}; correct resume_from, or remove it to start from nothing"
+                    )
+                self.read(folder(resume_from, steps(resume_from)[-1]))
+                self.measure.assign([float(self.step), 1.0])  # another run: it has all its epochs before it
         if self.name == "multi_worker_mirrored":
-            broadcast(self.strategy, [*self.model.variables, *self.model.optimizer.variables])
-        self.saved_at = self.step if self.cluster.is_lead and steps(self.directory) else -1
-        return self.step
+            broadcast(self.strategy, [*self.model.variables, *self.model.optimizer.variables, self.measure])
+        step = self.step
+        done = self.epochs_at(step)
+        self.saved_at = step if done else -1
+        return step, done
+
+    def epochs_at(self, step: int) -> float:
+        """How many epochs are done after a step."""
+        begun, length = self.measure.numpy()
+        return float((step - begun) / length)
 
     def read(self, path: str) -> None:
         try:
@@ -114,17 +132,16 @@ class Checkpoints:
             if step <= evaluated or step in whole[:-MOST_UNEVALUATED]:
                 tf.io.gfile.rmtree(folder(self.directory, step))
 
-    def finish(self, **length: int | None) -> None:
-        """The last checkpoint, and the word that it is the last of a training of this length."""
+    def finish(self) -> None:
+        """The last checkpoint, and the word that it is the last."""
         self.save()
         if self.cluster.is_lead:
-            files.write_text(f"{self.directory}/{FINISHED}", json.dumps({"step": self.step, **length}))
+            files.write_text(f"{self.directory}/{FINISHED}", json.dumps({"step": self.step, "time": time.time()}))
 
 
-def finished(directory: str) -> dict[str, Any] | None:
-    """The step of the last checkpoint and the length of the training, once it is over."""
-    text = files.read_text(f"{directory}/{FINISHED}")
-    return None if text is None else json.loads(text)
+def finished_at(directory: str) -> float:
+    """When the training in a directory was last over."""
+    return float(json.loads(files.read_text(f"{directory}/{FINISHED}") or '{"time": 0}')["time"])
 
 
 def broadcast(strategy: Any, variables: list[Any]) -> None:

@@ -16,8 +16,11 @@ from trainer.metrics import EVALUATION, MetricsWriter
 LOOK_EVERY = 0.5  # seconds between two looks for a new checkpoint
 
 
-def sidecar(args: argparse.Namespace, program: ModuleType) -> None:
-    """Evaluates every checkpoint, oldest first, and always the last one; ends when the training has."""
+def sidecar(args: argparse.Namespace, program: ModuleType, started: float) -> None:
+    """Evaluates every checkpoint, oldest first, and always the last one; ends when the training has.
+
+    `started`: when this task was. A run that goes on may have been over before; only an end after that counts.
+    """
     model = program.model(args)
     reader = tf.train.Checkpoint(model=model)
     test = data.test(program, args)
@@ -25,7 +28,7 @@ def sidecar(args: argparse.Namespace, program: ModuleType) -> None:
     writer = MetricsWriter(args.log_dir, EVALUATION, max(done, default=-1))
     print("waiting for the first checkpoint", flush=True)
     while True:
-        over = is_over(args)  # asked first: what is listed afterwards holds the last checkpoint
+        over = checkpoints.finished_at(args.checkpoint_dir) > started  # asked first: what is listed afterwards holds the last checkpoint
         pending = [step for step in checkpoints.steps(args.checkpoint_dir) if step not in done]
         for step in pending:
             try:
@@ -41,12 +44,6 @@ def sidecar(args: argparse.Namespace, program: ModuleType) -> None:
         if over and not pending:
             return
         time.sleep(LOOK_EVERY)
-
-
-def is_over(args: argparse.Namespace) -> bool:
-    """Whether the training this evaluator belongs to has ended; an end of the same run with fewer epochs does not count."""
-    finished = checkpoints.finished(args.checkpoint_dir)
-    return finished is not None and finished["epochs"] == args.epochs and finished["steps_per_epoch"] == args.steps_per_epoch
 
 
 def record(writer: MetricsWriter, step: int, values: dict[str, float]) -> None:

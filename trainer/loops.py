@@ -37,12 +37,12 @@ def fit(training: Training, step: int) -> None:
     else:
         source = training.strategy.distribute_datasets_from_function(pipeline(training))
         callback = _BatchEnd(training)
-    epoch, begun = divmod(step, training.steps_per_epoch)
+    whole, begun = divmod(training.total_steps - step, training.steps_per_epoch)
+    epoch = training.args.epochs - whole
     options = {"x": source, "callbacks": [callback], "verbose": 0}
     if begun:
-        training.model.fit(initial_epoch=epoch, epochs=epoch + 1, steps_per_epoch=training.steps_per_epoch - begun, **options)
-        epoch += 1
-    if epoch < training.args.epochs:
+        training.model.fit(initial_epoch=epoch - 1, epochs=epoch, steps_per_epoch=begun, **options)
+    if whole:
         training.model.fit(initial_epoch=epoch, epochs=training.args.epochs, steps_per_epoch=training.steps_per_epoch, **options)
 
 
@@ -110,7 +110,7 @@ def executions(training: Training, step: int) -> Any:
     """For each epoch still to run, how many steps each return to Python stands for."""
     size = training.args.steps_per_execution
     while step < training.total_steps:
-        left = training.steps_per_epoch - step % training.steps_per_epoch
+        left = training.steps_left_in_epoch(step)
         yield [size] * (left // size) + [left % size] * bool(left % size)
         step += left
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from typing import Any
 
 import tensorflow as tf
@@ -9,10 +11,25 @@ import tensorflow as tf
 
 def make(name: str, devices: int) -> Any:
     if name == "parameter_server":
-        return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        wait_for_servers(resolver.cluster_spec())
+        return tf.distribute.ParameterServerStrategy(resolver)
     if name == "multi_worker_mirrored":
         return tf.distribute.MultiWorkerMirroredStrategy()
     return tf.distribute.MirroredStrategy(local_devices(devices))
+
+
+def wait_for_servers(cluster: Any) -> None:
+    """TensorFlow tries again ever more seldom where nobody listens yet; so it is started only when everybody does."""
+    for job in ("ps", "worker"):
+        for address in cluster.job_tasks(job):
+            host, port = address.rsplit(":", 1)
+            while True:
+                try:
+                    socket.create_connection((host, int(port)), timeout=2).close()
+                    break
+                except OSError:
+                    time.sleep(0.1)
 
 
 def local_devices(count: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -29,10 +30,10 @@ class Training:
     preemption: Preemption
     steps_per_epoch: int
     examples_per_step: int
+    total_steps: int
 
-    @property
-    def total_steps(self) -> int:
-        return int(self.args.epochs) * self.steps_per_epoch
+    def steps_left_in_epoch(self, step: int) -> int:
+        return (self.total_steps - step) % self.steps_per_epoch or self.steps_per_epoch
 
     def begin(self, step: int) -> None:
         self.meter = Meter(step)
@@ -46,7 +47,7 @@ class Training:
     def end_epoch(self, values: dict[str, float]) -> None:
         """Called by every task that runs the loop, after the same step."""
         step = self.checkpoints.step
-        epoch = step // self.steps_per_epoch
+        epoch = math.floor(self.checkpoints.epochs_at(step) + 1e-6)
         values = {**values, "examples_per_second": self.meter.rate(step, self.examples_per_step)}
         if self.writer:
             self.writer.write(step, values, epoch=epoch, steps=self.total_steps)
@@ -73,17 +74,21 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
         model = program.model(args)
         model.optimizer.build(model.trainable_variables)
         model._configure_steps_per_execution(args.steps_per_execution)  # compile() would take it, but the program compiles
+        checkpoints = Checkpoints(args.checkpoint_dir, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar")
+    step, done = checkpoints.restore(args.resume_from)
     examples_per_step = args.batch_size * (strategy.num_replicas_in_sync if synchronous else 1)
     steps_per_epoch = args.steps_per_epoch or max(1, data.examples(program, args) // examples_per_step)
-    checkpoints = Checkpoints(args.checkpoint_dir, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar")
-    step = checkpoints.restore(args.resume_from)
+    total_steps = step + max(0, round((args.epochs - done) * steps_per_epoch))
     preemption = Preemption(checkpoints, strategy, together=name == "multi_worker_mirrored")
-    training = Training(args, program, cluster, name, strategy, model, checkpoints, preemption, steps_per_epoch, examples_per_step)
+    training = Training(
+        args, program, cluster, name, strategy, model, checkpoints, preemption, steps_per_epoch, examples_per_step, total_steps
+    )
+    checkpoints.measure.assign([float(total_steps - args.epochs * steps_per_epoch), float(steps_per_epoch)])
     training.begin(step)
     if step < training.total_steps:
         loops.run(training, step)
     export(model, args.model_dir, name, cluster)
-    checkpoints.finish(epochs=args.epochs, steps_per_epoch=args.steps_per_epoch)
+    checkpoints.finish()
     preemption.meet()
     if cluster.is_lead:
         print(f"done: the model is in {args.model_dir}", flush=True)

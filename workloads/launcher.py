@@ -6,7 +6,8 @@ TensorFlow's own processes do not know when to begin and when to end: a coordina
 parameter servers and workers stay for ever after the chief has gone. So every task is started by this file. It answers on the port
 after the task's TensorFlow port (http://HOST:PORT+1/, a few words of JSON), and that is all it needs to know of the others:
 
-- it waits until every peer accepts a connection, and says which one it waits for. Under parameter servers only the chief waits: a server
+- it waits until every peer accepts a connection, and says which one it waits for (with --wait-for-servers until its TensorFlow server does,
+  for a command that does not wait itself). Under parameter servers only the chief waits: a server
   can stand alone, and one that comes back must not wait for another that never will;
 - it runs the command and passes signals on; a parameter server that is told to stop stays a few seconds longer than the chief, which
   still needs it to save what it holds;
@@ -25,6 +26,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -136,6 +138,15 @@ def ask(address: tuple[str, int], asker: str = "", timeout: float = 2.0) -> dict
         connection.close()
 
 
+def accepts(address: tuple[str, int]) -> bool:
+    """Whether somebody listens at an address."""
+    try:
+        with socket.create_connection(address, timeout=2):
+            return True
+    except OSError:
+        return False
+
+
 def exit_code(returned: int, *, stopped: bool, lead_succeeded: bool, peer_lost: bool) -> int:
     """From what the command returned to what the task reports."""
     code = returned if returned >= 0 else 128 - returned
@@ -146,16 +157,21 @@ def exit_code(returned: int, *, stopped: bool, lead_succeeded: bool, peer_lost: 
     return RETRY if stopped or peer_lost else code
 
 
+class CommandError(Exception):
+    """The command cannot be started at all."""
+
+
 class Launcher:
-    def __init__(self, place: Place, lead: tuple[str, int] | None, peer_timeout: float, watch_parent: bool) -> None:
+    def __init__(self, place: Place, lead: tuple[str, int] | None, peer_timeout: float, watch_parent: bool, wait_for_servers: bool) -> None:
         self.place, self.peer_timeout = place, peer_timeout
+        self.wait_for_servers = wait_for_servers and place.servers
         self.lead = lead or place.peers.get(place.lead)  # None: this task is the lead
         self.state = State(place.name)
         self.parent = os.getppid() if watch_parent else 0
         self.child: subprocess.Popen[bytes] | None = None
         self.incarnations: dict[str, str] = {}
-        self.stopped = self.lead_succeeded = False
-        self.ending = ""  # why the command is being ended: told, succeeded, failed or lost
+        self.stopped = self.told = self.lead_succeeded = False
+        self.ending = ""  # why the command is being ended: succeeded, failed or lost
 
     def run(self, command: list[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -165,8 +181,8 @@ class Launcher:
             if not self.wait_for_peers():
                 return RETRY if self.stopped else 1
             return self.supervise(command)
-        except FileNotFoundError:
-            say(f"there is no command {command[0]!r} here; correct the training's command")
+        except CommandError as error:
+            say(f"{command[0]!r} cannot be started ({error}); correct the training's command")
             return CONFIGURATION
 
     def pass_on(self, number: int, _: FrameType | None) -> None:
@@ -174,13 +190,14 @@ class Launcher:
             self.stopped = True
             if self.place.servers and self.lead is not None:
                 return  # see wait_for_the_lead_to_save
+            self.told = True
         if self.child is not None:
             send(self.child, number)
 
     def wait_for_peers(self) -> bool:
         started, said = time.monotonic(), 0.0
         for name in self.place.waits_for:
-            while (answer := ask(self.place.peers[name])) is None:
+            while (answer := self.ready(name)) is None:
                 waited = time.monotonic() - started
                 if self.stopped or self.orphaned():
                     return False
@@ -196,23 +213,33 @@ class Launcher:
         self.state.waiting_for = ""
         return not self.stopped
 
+    def ready(self, name: str) -> dict[str, Any] | None:
+        """What a peer's launcher says, once it is there and, where that is asked for, its TensorFlow server too."""
+        host, port = self.place.peers[name]
+        answer = ask((host, port))
+        return answer if not self.wait_for_servers or accepts((host, port - 1)) else None
+
     def supervise(self, command: list[str]) -> int:
-        self.child = child = subprocess.Popen(command, start_new_session=True)
+        try:
+            self.child = child = subprocess.Popen(command, start_new_session=True)
+        except OSError as error:
+            raise CommandError(error.strerror) from None
         self.state.state = "running"
         if self.stopped:  # a signal that came while the command was being started
-            send(child, signal.SIGTERM)
+            self.told = False
         if self.lead is not None:
             threading.Thread(target=self.watch_lead, daemon=True).start()
         killed_at = 0.0
         while child.poll() is None:
             time.sleep(0.1)
-            if self.stopped and not self.ending:
+            if self.stopped and not self.told:
                 self.wait_for_the_lead_to_save()
+                self.tell(child)
             if self.orphaned() and not self.ending:
                 say("the supervisor is gone; ending")
                 self.stopped, self.ending = True, "lost"
             if self.ending and not killed_at:
-                send(child, signal.SIGTERM)
+                self.tell(child)
                 killed_at = time.monotonic() + GRACE
             if killed_at and time.monotonic() > killed_at:
                 send(child, signal.SIGKILL)
@@ -224,7 +251,12 @@ class Launcher:
         deadline = time.monotonic() + DEFER
         while self.place.servers and self.lead is not None and time.monotonic() < deadline and ask(self.lead) is not None:
             time.sleep(0.1)
-        self.ending = "told"
+
+    def tell(self, child: subprocess.Popen[bytes]) -> None:
+        """SIGTERM once: a command that is saving must not be interrupted in it."""
+        if not self.told:
+            self.told = True
+            send(child, signal.SIGTERM)
 
     def finish(self, returned: int) -> int:
         if returned and not self.state.failed_at:
@@ -319,6 +351,11 @@ def main() -> int:
         "--peer-timeout", type=float, default=900, metavar="SECONDS", help="without the lead or a peer for so long, give up"
     )
     parser.add_argument("--watch-parent", action="store_true", help="end when the process that started this one is gone")
+    parser.add_argument(
+        "--wait-for-servers",
+        action="store_true",
+        help="the chief waits for its peers' TensorFlow servers, too, not only for their launchers",
+    )
     parser.add_argument("--run-folder", help="not used; whoever lists processes sees which run this one belongs to")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     options = parser.parse_args()
@@ -327,7 +364,7 @@ def main() -> int:
     except (KeyError, ValueError, TypeError) as error:
         say(f"TF_CONFIG is missing or malformed ({error!r}); it is set where a training's tasks are declared")
         return CONFIGURATION
-    return Launcher(place, options.lead, options.peer_timeout, options.watch_parent).run(options.command)
+    return Launcher(place, options.lead, options.peer_timeout, options.watch_parent, options.wait_for_servers).run(options.command)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ ROLES = (*CLUSTER_ROLES, "evaluator")
 PARAMETER_SERVER = "parameter_server"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 MIRRORED = "mirrored"
-STRATEGIES = (PARAMETER_SERVER, MULTI_WORKER_MIRRORED, MIRRORED)
 
 
 @dataclass(frozen=True, order=True)

@@ -19,16 +19,12 @@ import psutil
 import pytest
 
 from settings import parse
-from tests.conftest import alive, eventually
+from tests.conftest import LISTEN, alive, eventually
 from workloads.local import ports, runs, supervisor
 from workloads.local.plan import ROOT, RUNS, plan
 
 # What a task does, by its role: the usual shape of a parameter-server training without TensorFlow.
-BY_ROLE = """
-import json, os, sys, time
-task = json.loads(os.environ["TF_CONFIG"])["task"]
-name = f"{task['type']}-{task['index']}"
-"""
+BY_ROLE = f"{LISTEN}; import sys, time; task = config['task']; name = task['type'] + '-' + str(task['index'])\n"
 FOREVER = "import time; time.sleep(600)"
 
 

@@ -11,17 +11,17 @@ import psutil
 import pytest
 
 from tests.bad_settings import BAD
-from tests.conftest import ROOT, Stack, alive, eventually
+from tests.conftest import LISTEN, ROOT, Stack, alive, eventually
 from workloads.local import runs
 
 pytestmark = pytest.mark.engine
 
-FOREVER = [sys.executable, "-c", "import time; time.sleep(600)"]
+FOREVER = [sys.executable, "-c", f"{LISTEN}; import time; time.sleep(600)"]
 # A chief that succeeds when it finds a file named `go` in the run's folder, and fails when it finds `fail`.
 TOLD = [
     sys.executable,
     "-c",
-    "import json, os, sys, time\nrole = json.loads(os.environ['TF_CONFIG'])['task']['type']\n"
+    f"{LISTEN}; import sys, time\nrole = config['task']['type']\n"
     "while role != 'chief' or not os.path.exists(os.environ['TRAINSTACK_RUN'] + '/go'):\n"
     "    if role == 'chief' and os.path.exists(os.environ['TRAINSTACK_RUN'] + '/fail'): sys.exit(78)\n    time.sleep(0.1)",
 ]
@@ -51,7 +51,11 @@ def test_up_and_destroy(stack: Stack) -> None:
 
 
 def test_destroy_after_the_supervisor_was_killed(stack: Stack) -> None:
-    stubborn = [sys.executable, "-c", "import signal, subprocess; signal.signal(15, signal.SIG_IGN); subprocess.run(['sleep', '600'])"]
+    stubborn = [
+        sys.executable,
+        "-c",
+        f"{LISTEN}; import signal, subprocess; signal.signal(15, signal.SIG_IGN); subprocess.run(['sleep', '600'])",
+    ]
     stack.up({"t": training(stubborn)})
     folder = stack.folder_of("t")
     eventually(lambda: sum("sleep 600" in line for line in alive(folder)) == 3, 20, "the children do not run")

@@ -60,6 +60,16 @@ def test_a_wrong_command_line_is_a_configuration_error_in_one_line(words: list[s
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_program_that_cannot_be_imported_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise KeyError('DATA')")
+    places = [f"--{kind}-dir=/tmp/none" for kind in ("checkpoint", "log", "model")]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", f"--program={tmp_path}/broken.py", *places], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 78
+    assert "broken.py" in done.stderr
+
+
 def test_missing_data_is_a_configuration_error(tmp_path: Path) -> None:
     places = [f"--{kind}-dir={tmp_path / kind}" for kind in ("checkpoint", "log", "model")]
     done = subprocess.run(
@@ -154,11 +164,11 @@ def test_the_newest_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) 
     from trainer import checkpoints
 
     small = Small(tmp_path)
-    assert small.checkpoints.restore(None) == 0
+    assert small.checkpoints.restore(None) == (0, 0.0)
     for step in (10, 20, 30):
         small.at(step).checkpoints.save()
     assert checkpoints.steps(str(tmp_path)) == [20, 30]
-    assert Small(tmp_path).checkpoints.restore(None) == 30
+    assert Small(tmp_path).checkpoints.restore(None)[0] == 30
 
 
 def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:
@@ -166,10 +176,10 @@ def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:
     for step in (10, 20):
         small.at(step).checkpoints.save()
     (tmp_path / "step-00000020" / "manifest.json").unlink()
-    assert Small(tmp_path).checkpoints.restore(None) == 10
+    assert Small(tmp_path).checkpoints.restore(None)[0] == 10
     again = Small(tmp_path)
     again.at(20).checkpoints.save()
-    assert Small(tmp_path).checkpoints.restore(None) == 20
+    assert Small(tmp_path).checkpoints.restore(None)[0] == 20
 
 
 def test_what_the_evaluator_has_not_tried_is_not_removed(tmp_path: Path) -> None:
@@ -187,9 +197,14 @@ def test_what_the_evaluator_has_not_tried_is_not_removed(tmp_path: Path) -> None
 def test_another_directory_is_read_only_where_there_is_nothing_yet(tmp_path: Path) -> None:
     Small(tmp_path / "old").at(10).checkpoints.save()
     small = Small(tmp_path / "new")
-    assert small.checkpoints.restore(str(tmp_path / "old")) == 10
+    assert small.checkpoints.restore(str(tmp_path / "old")) == (10, 0.0), "another run has all its epochs before it"
     small.at(15).checkpoints.save()
-    assert Small(tmp_path / "new").checkpoints.restore(str(tmp_path / "old")) == 15
+    assert Small(tmp_path / "new").checkpoints.restore(str(tmp_path / "old"))[0] == 15
+
+
+def test_a_run_to_resume_from_must_have_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(cluster.ConfigurationError, match="there is no checkpoint in"):
+        Small(tmp_path / "new").checkpoints.restore(str(tmp_path / "old"))
 
 
 def test_an_export_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
@@ -205,20 +220,26 @@ def test_an_export_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
         export(small.model, str(target), "mirrored", lead)
     signature = tf.saved_model.load(str(target)).signatures["serving_default"]
     assert next(iter(signature(tf.constant([[3.0]])).values())).numpy().tolist() == [[6.0]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
-def test_an_end_of_fewer_epochs_is_not_the_end(tmp_path: Path) -> None:
-    from trainer.evaluation import is_over
+def test_only_an_end_after_the_evaluators_start_counts(tmp_path: Path) -> None:
+    import time
 
-    args = arguments.parser("digits").parse_args(
-        ["--program=digits", f"--checkpoint-dir={tmp_path}", "--log-dir=-", "--model-dir=-", "--epochs=5"]
-    )
-    assert not is_over(args)
-    Small(tmp_path).at(10).checkpoints.finish(epochs=3, steps_per_epoch=None)
-    assert not is_over(args)
-    Small(tmp_path).at(20).checkpoints.finish(epochs=5, steps_per_epoch=None)
-    assert is_over(args)
+    from trainer.checkpoints import finished_at
+
+    before = time.time()
+    assert finished_at(str(tmp_path)) < before
+    Small(tmp_path).at(10).checkpoints.finish()
+    assert before < finished_at(str(tmp_path)) < time.time() + 1
+
+
+def test_epochs_are_counted_and_not_steps(tmp_path: Path) -> None:
+    """Half of a training is half of it, whatever an epoch's number of steps becomes."""
+    small = Small(tmp_path)
+    small.checkpoints.measure.assign([0.0, 20.0])
+    small.at(100).checkpoints.save()
+    assert Small(tmp_path).checkpoints.restore(None) == (100, 5.0)
 
 
 def test_tensorflow_is_not_imported_to_check_arguments() -> None:

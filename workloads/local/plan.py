@@ -29,6 +29,7 @@ def plan(stack: str, name: str, training: Training) -> Plan:
         "strategy": training.chosen_strategy,
         "topology": topology,
         "command": _command(training, folder, places),
+        "waits_for_servers": bool(training.command),  # our own programs do it themselves, after TensorFlow is loaded
         "env": dict(training.env),
         "log_dir": places["log"],
         "checkpoint_dir": places["checkpoint"],
@@ -88,7 +89,7 @@ def _place(training: Training, folder: str, kind: str, run: str | None = None) -
     written: str | None = getattr(training, f"{kind}_dir")
     run = run or training.run
     if written:
-        return f"{_translated(training, folder, written).rstrip('/')}/{run}"
+        return f"{_translated(training, str(Path(folder).with_name(run)), written).rstrip('/')}/{run}"
     own = {"checkpoint": "checkpoints", "log": "logs", "model": "model"}[kind]
     return str(ROOT / Path(folder).with_name(run) / own)
 

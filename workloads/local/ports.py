@@ -22,7 +22,7 @@ def table() -> Path:
 
 
 def reserve(names: Iterable[str], first: int, owner: int) -> dict[str, int]:
-    """A port for each name, from `first` upwards, promised to the process `owner` for as long as it lives. The port after each is free too."""
+    """A port for each name, from `first` upwards and then from 1024, promised to the process `owner` for as long as it lives. The port after each is free too."""
     path = table()
     with path.open("a+") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -31,10 +31,8 @@ def reserve(names: Iterable[str], first: int, owner: int) -> dict[str, int]:
         promised = {int(port): pid for port, pid in (json.loads(text) if text else {}).items() if pid != owner and psutil.pid_exists(pid)}
         result, port = {}, first
         for name in names:
-            while port in promised or port + 1 in promised or not (is_free(port) and is_free(port + 1)):
-                port += 1
-                if port > 65534:
-                    raise OSError(f"no free port from {first} upwards")
+            while port > 65534 or port in promised or port + 1 in promised or not (is_free(port) and is_free(port + 1)):
+                port = port + 1 if port < 65534 else 1024
             result[name] = port
             promised[port] = promised[port + 1] = owner
             port += 2

@@ -132,6 +132,7 @@ def start(plan: Plan, secrets: Mapping[str, str]) -> Status:
         if process.poll() is not None:
             break
         time.sleep(0.1)
+    kill(folder)
     last = (folder / "supervisor.log").read_text().strip().splitlines()[-1:]
     raise RunError(f"the supervisor of {plan['folder']} did not start: {' '.join(last) or 'it said nothing'}")
 
@@ -159,9 +160,12 @@ def release(folder: Path) -> None:
 def clear(folder: Path) -> None:
     """Forgets what a run has learned, for one that starts from nothing."""
     plan = read_plan(folder)
-    for place in (plan["checkpoint_dir"], plan["log_dir"], plan["model_dir"]):
-        if "://" in place:
-            raise RunError(f"{place} is not on this machine; delete it there, or start from nothing with another `run`")
+    places = [plan["checkpoint_dir"], plan["log_dir"], plan["model_dir"]]
+    if elsewhere := [place for place in places if "://" in place]:
+        raise RunError(
+            f"{' and '.join(elsewhere)} is not on this machine, and nothing was deleted; start from nothing with another `run` instead"
+        )
+    for place in places:
         shutil.rmtree(place, ignore_errors=True)
     shutil.rmtree(folder / "tasks", ignore_errors=True)
     for name in ("plot.png", "SUMMARY.md", "status.json"):

@@ -9,6 +9,7 @@ not count, a run that fails with one role and not with another, a deadline, an o
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -96,7 +97,7 @@ class Supervisor:
         self.summarise()
         self.state = state
         self.save_status()
-        if self.tensorboard and not self.cancelled:
+        if self.tensorboard:
             self.keep_tensorboard()
 
     def cancel(self, *_: object) -> None:
@@ -158,8 +159,10 @@ class Supervisor:
             return
         say(f"{process.name} ended with {code}")
         if code == outcome.CONFIGURATION:
-            process.state = "failed"
-            self.reason = f"{process.name} reported a configuration error: {self.last_words(process)}"
+            process.state, process.detail = "failed", "configuration error"
+            if process.task and process.task.role != "evaluator":
+                blamed = self.lead if self.lead_gave_up() else process
+                self.reason = self.reason or f"{blamed.name} reported a configuration error: {self.last_words(blamed)}"
             return
         process.failures = 1 if time.time() - process.started > STEADY else process.failures + 1
         if outcome.counts(code):
@@ -175,11 +178,16 @@ class Supervisor:
         process.state, process.start_at = "pending", time.time() + delay
         process.detail = f"ended with {code}, starts again in {delay:.0f} s"
 
+    def lead_gave_up(self) -> bool:
+        """The lead stays until everybody has heard of its error, so the others report it before the lead has ended."""
+        answer = launcher.ask(("127.0.0.1", self.ports[self.lead.name] + 1))
+        return answer is not None and answer["exit_code"] == outcome.CONFIGURATION
+
     def last_words(self, process: Process) -> str:
         """The last line that the task itself wrote."""
         path = self.log(process)
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        own = [line.strip() for line in lines[-200:] if line.strip() and not line.startswith("launcher:")]
+        own = [line.strip() for line in lines[-200:] if line.strip() and not line.startswith(("launcher:", "--- "))]
         return own[-1][:300] if own else f"see tasks/{process.name}.log"
 
     def let_the_others_end(self) -> tuple[str, str]:
@@ -224,6 +232,8 @@ class Supervisor:
         config = encode(tf_config(self.topology, process.task, loopback(self.ports)))
         command = [sys.executable, launcher.__file__, "--run-folder", str(self.folder), "--watch-parent"]
         command += ["--peer-timeout", str(self.plan["peer_timeout"])]
+        if self.plan["waits_for_servers"]:
+            command.append("--wait-for-servers")
         if process.task.role == "evaluator":
             # On one machine the evaluator gives way to the tasks that train, above all while they start.
             command = ["nice", "-n", "10", *command, "--lead", f"127.0.0.1:{self.ports[self.lead.name] + 1}"]
@@ -232,7 +242,6 @@ class Supervisor:
 
     def start_tensorboard(self) -> None:
         assert self.tensorboard is not None
-        Path(self.plan["log_dir"]).mkdir(parents=True, exist_ok=True)
         command = [
             "python",
             "-m",
@@ -348,7 +357,8 @@ class Supervisor:
     def summarise(self) -> None:
         """In a process of its own, because drawing needs libraries that a supervisor should not hold for hours."""
         say("drawing the plot and writing the summary")
-        subprocess.run([sys.executable, "-m", "workloads.local.summary", str(self.folder)], cwd=ROOT, timeout=120, check=False)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([sys.executable, "-m", "workloads.local.summary", str(self.folder)], cwd=ROOT, timeout=120, check=False)
 
 
 def say(text: str) -> None:
