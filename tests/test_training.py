@@ -311,6 +311,7 @@ def test_a_checkpoint_of_another_shape_is_refused_once_and_with_the_reason(stack
     assert stack.task("t", "worker-0")["restarts"] == 0
 
 
+@pytest.mark.full
 def test_the_demonstration_kills_a_worker_and_succeeds(stack: Stack) -> None:
     settings = ROOT / f"Pulumi.{stack.name}.yaml"
     stack.up({"t": {"program": "digits", "worker": {"replicas": 2}, "ps": {"replicas": 1}, "args": {"epochs": 20, "checkpoint_every": 10}}})
