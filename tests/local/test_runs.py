@@ -282,6 +282,7 @@ def test_the_status_file_is_always_whole(lab: Lab) -> None:
 def test_a_log_is_rotated(lab: Lab) -> None:
     folder = lab.run("print('x' * 1000, flush=True); time.sleep(600)", strategy="mirrored", worker=None, ps=None)
     log = folder / "tasks" / "worker-0.log"
+    eventually(lambda: log.exists() and log.read_bytes().endswith(b"x\n"), 15, "the task writes nothing")
     with log.open("ab") as handle:
         handle.truncate(supervisor.LOG_BYTES + 1)
     eventually(lambda: log.with_suffix(".log.1").exists() and log.stat().st_size < 1000, 10, "the log is not rotated")
