@@ -2,9 +2,10 @@
 
 STACK   ?= local
 EXAMPLE ?=
+CLOUD   ?=
 PYTHON  ?= python3
 
-STATE    := $(CURDIR)/.trainstack
+STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
 PROJECT  := $(STATE)/project
 SETTINGS := $(if $(EXAMPLE),examples/$(EXAMPLE).yaml,Pulumi.$(STACK).yaml)
 
@@ -12,39 +13,52 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PULUMI_SKIP_UPDATE_CHECK := 1
 export PULUMI_STACK := $(STACK)
 
-# The local stack keeps its state in an ignored folder of this checkout and needs no account. Other stacks use the backend you are logged in to.
-# Pulumi writes its salt into the settings file it is given: it is given a copy.
-ifeq ($(STACK),local)
+# The local stack and the simulated cloud keep their state in an ignored folder of this checkout and need no account. Other stacks use the backend
+# you are logged in to, and Pulumi asks before it changes anything. Pulumi writes its salt into the settings file it is given: it is given a copy.
+ifneq ($(filter local,$(STACK))$(CLOUD),)
 export PULUMI_BACKEND_URL := file://$(STATE)/state
 export PULUMI_HOME := $(STATE)/home
 export PULUMI_CONFIG_PASSPHRASE ?= local
 CONFIG := --config-file $(PROJECT)/Pulumi.$(STACK).yaml
+YES    := --yes
+OWN    := $(STATE)/state/.pulumi/stacks/trainstack/$(STACK).json
 else
 CONFIG := --config-file $(SETTINGS)
+YES    :=
+OWN    :=
 endif
 
+SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
 
-.PHONY: help up down preview refresh watch status demo env test test-full bench lint schema lock clean ready stack settings
+.PHONY: help up down preview refresh recover container watch status demo env test test-full bench lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
-	@echo "make COMMAND [STACK=local] [EXAMPLE=name]"
+	@echo "make COMMAND [STACK=local] [EXAMPLE=name] [CLOUD=simulated]"
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
-up: stack ## bring the stack up and follow its trainings until they end
-	@pulumi up --yes --skip-preview $(PULUMI_ARGS)
-	@python -m ops --stack $(STACK) watch
+up: stack ## bring the stack up; on local, follow its trainings until they end
+	@$(SERVED) pulumi up $(YES) $(if $(filter local,$(STACK)),--skip-preview) $(PULUMI_ARGS)
+	@$(if $(filter local,$(STACK)),python -m ops --stack $(STACK) watch)
 
-down: stack ## end the trainings and empty the stack; the runs stay in runs/
-	@pulumi destroy --yes $(PULUMI_ARGS)
+down: stack ## end the trainings and empty the stack; says what stays
+	@stays=$$(pulumi stack output on_destroy --stack $(STACK) 2>/dev/null); \
+	$(SERVED) pulumi destroy $(YES) $(PULUMI_ARGS); code=$$?; [ -z "$$stays" ] || echo "$$stays"; exit $$code
 	@if [ -d runs/$(STACK) ]; then echo "The runs are kept in runs/$(STACK); \`make clean\` deletes them."; fi
 
 preview: stack ## show what `make up` would change
-	@pulumi preview --diff $(PULUMI_ARGS)
+	@$(SERVED) pulumi preview --diff $(PULUMI_ARGS)
 
-refresh: stack ## look again at what really runs
-	@pulumi refresh --yes $(PULUMI_ARGS)
+refresh: stack ## look again at what really is there
+	@$(SERVED) pulumi refresh $(YES) $(PULUMI_ARGS)
+
+recover: stack ## after an `up` that was killed: find what it made and did not write down
+	@$(SERVED) python -m ops --stack $(STACK) recover
+	@$(SERVED) pulumi refresh $(YES) $(PULUMI_ARGS)
+
+container: .venv/.ready ## train the settings of EXAMPLE in the trainer's image, on this machine
+	@python -m ops container $(SETTINGS)
 
 watch: .venv/.ready ## follow the trainings until they end
 	@python -m ops --stack $(STACK) watch
@@ -96,8 +110,10 @@ ready: .venv/.ready .venv/bin/pulumi
 	@$(PYTHON) toolchain/install.py pulumi
 
 settings:
+	@[ -z "$(filter-out simulated,$(CLOUD))" ] || { echo "CLOUD=$(CLOUD) is not known; write CLOUD=simulated, or leave it out." >&2; exit 1; }
 	@[ -f $(SETTINGS) ] || { echo "There is no $(SETTINGS); \`ls Pulumi.*.yaml examples/\` shows what there is." >&2; exit 1; }
 	@mkdir -p $(PROJECT) $(STATE)/state && cp $(SETTINGS) $(PROJECT)/Pulumi.$(STACK).yaml && cp Pulumi.yaml $(PROJECT)/
+	@$(if $(CLOUD),grep -q 'gcp:project:' $(SETTINGS) || sed -i.bak 's/^config:/&\n  gcp:project: simulated-project/' $(PROJECT)/Pulumi.$(STACK).yaml)
 
 stack: ready settings
-	@[ $(STACK) != local ] || [ -f $(STATE)/state/.pulumi/stacks/trainstack/local.json ] || pulumi -C $(PROJECT) stack select --create local
+	@[ -z "$(OWN)" ] || [ -f "$(OWN)" ] || pulumi -C $(PROJECT) stack select --create $(STACK)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
 
+from infra import pools
 from trainer import arguments, programs
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, Topology
 
@@ -62,6 +64,14 @@ def _scalar(value: object) -> object:
     return value
 
 
+def _range(value: object) -> object:
+    try:
+        ipaddress.IPv4Network(str(value))
+    except ValueError:
+        raise ValueError("an address range is written as 10.0.0.0/20, with no bits set behind the slash's number") from None
+    return value
+
+
 Duration = Annotated[
     int, BeforeValidator(_seconds), WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(s|m|h)$", "examples": ["90s", "30m", "2h"]})
 ]
@@ -72,6 +82,12 @@ RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]
 Port = Annotated[int, Field(ge=1024, le=65535)]
 Count = Annotated[int, Field(ge=0, le=4096)]
 Scalar = Annotated[Any, BeforeValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Cidr = Annotated[str, BeforeValidator(_range), WithJsonSchema({"type": "string", "examples": ["10.0.0.0/20"]})]
+ResourceName = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+BucketName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]$")]
+Location = Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+(-[a-z])?$")]
+Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
+Day = Literal["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/.+")]
 ImageReference = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@sha256:[0-9a-f]{64}$")]
 
@@ -92,6 +108,8 @@ class Role(Model):
     gpus: Annotated[int, Field(ge=0, le=16)] = Field(0, description="GPUs of each task; on local without GPUs, virtual devices.")
     accelerator: str | None = Field(None, description="The kind of GPU, such as l4 or a100-80.")
     spot: bool = Field(False, description="Run on spot nodes, which cost less and may vanish.")
+    flex_start: bool = Field(False, description="Wait until GKE finds the nodes, and keep them for a week at the most.")
+    reservation: ResourceName | None = Field(None, description="The reservation of Compute Engine to take the nodes from.")
 
 
 class Evaluator(Model):
@@ -241,8 +259,9 @@ TIERS: dict[str, tuple[str, int, int, int]] = {
 class Image(Model):
     """The image the tasks run in: built from this project, or a ready one by digest."""
 
-    build: bool = False
-    reference: ImageReference | None = None
+    build: bool = Field(True, description="Build trainer/Dockerfile and push it to the registry.")
+    reference: ImageReference | None = Field(None, description="Instead: a ready image by digest.")
+    base: str | None = Field(None, description="The image to build upon, in place of the Dockerfile's own.")
 
 
 class Kubernetes(Model):
@@ -252,18 +271,54 @@ class Kubernetes(Model):
     stack: str | None = None
 
 
+class Maintenance(Model):
+    """When GKE may upgrade the cluster: six hours from a time (UTC) on some days of the week."""
+
+    start: Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] = "03:00"
+    days: tuple[Day, ...] = Field(("MO", "TU", "WE", "TH", "FR", "SA", "SU"), strict=False)
+
+
 class Cluster(Model):
     """The GKE cluster of target gke."""
 
-    location: str | None = None
-    deletion_protection: bool = True
+    location: Location | None = Field(
+        None, description="A zone for a zonal cluster, a region for a regional one; gcp:zone or gcp:region if not written."
+    )
+    node_locations: tuple[Zone, ...] = Field((), strict=False, description="The zones of the nodes, where the accelerator can be had.")
+    deletion_protection: bool = Field(True, description="Refuse to destroy the cluster and the kept buckets.")
+    release_channel: Literal["rapid", "regular", "stable"] = "regular"
+    authorized_networks: tuple[Cidr, ...] = Field(
+        (),
+        strict=False,
+        description="Networks that may reach the control plane by its address; none: by its DNS endpoint, with Google's login.",
+    )
+    maintenance: Maintenance = Maintenance()
+    min_nodes: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="CPU nodes that stay when nothing runs.")
+    image_streaming: bool = Field(True, description="Start containers before their image has arrived whole.")
+    gpu_driver: Literal["default", "latest"] = "default"
+
+
+class Network(Model):
+    """The network of target gke: one of the stack's own, or an existing one."""
+
+    existing: str | None = Field(None, description="Use this network instead of making one.")
+    subnetwork: str | None = Field(None, description="The subnetwork of an existing network.")
+    pods_range: str | None = Field(None, description="The name of its secondary range for pods.")
+    services_range: str | None = Field(None, description="The name of its secondary range for services.")
+    nodes_cidr: Cidr = "10.10.0.0/20"
+    pods_cidr: Cidr = "10.20.0.0/14"
+    services_cidr: Cidr = "10.24.0.0/20"
+    flow_logs: bool = Field(False, description="Keep a sample of who talked to whom; it costs by volume.")
 
 
 class Bucket(Model):
     """One bucket of target gke."""
 
-    on_destroy: Literal["keep", "delete"] = "delete"
-    existing: str | None = Field(None, description="Use this bucket instead of making one.")
+    on_destroy: Literal["keep", "delete"] = Field("keep", description="Whether the bucket stays, or goes with all that is in it.")
+    existing: BucketName | None = Field(None, description="Use this bucket instead of making one.")
+    versioning: bool = Field(False, description="Keep what is overwritten or deleted for a while.")
+    delete_after_days: Annotated[int, Field(ge=1)] | None = Field(None, description="Delete objects that are so old.")
+    delete_versions_after_days: Annotated[int, Field(ge=1)] = Field(30, description="With versioning: how long old versions stay.")
 
 
 class Storage(Model):
@@ -273,11 +328,22 @@ class Storage(Model):
 
 
 class Registry(Model):
-    domain: Literal["pkg.dev", "gcr.io"] = "pkg.dev"
+    domain: Literal["pkg.dev", "gcr.io"] = Field("pkg.dev", description="A repository of the stack's own, or the project's gcr.io.")
+    create: bool = Field(True, description="Make the repository; otherwise it must exist.")
+    name: ResourceName | None = Field(None, description="The repository's name on pkg.dev; after the stack if not written.")
+    keep_images: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="So many of the newest images stay; others go after a month.")
 
 
 class Budget(Model):
     per_hour: Annotated[float, Field(gt=0, strict=False)] | None = Field(None, description="Preview refuses a stack that costs more.")
+
+
+class Google(Model):
+    """What Pulumi's own keys say: gcp:project, gcp:region and gcp:zone."""
+
+    project: Annotated[str, StringConstraints(min_length=1)] | None = None
+    region: Location | None = None
+    zone: Zone | None = None
 
 
 class Settings(Model):
@@ -287,19 +353,49 @@ class Settings(Model):
     image: Image = Image()
     kubernetes: Kubernetes = Kubernetes()
     cluster: Cluster = Cluster()
+    network: Network = Network()
     storage: Storage = Storage()
     registry: Registry = Registry()
     secrets: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field({}, repr=False)
     budget: Budget = Budget()
     trainings: dict[Name, Training] = Field({}, description="The trainings of this stack, by name.")
+    gcp: Google = Google()
+
+    @property
+    def location(self) -> str:
+        """Where the cluster is: a zone or a region."""
+        return self.cluster.location or self.gcp.zone or self.gcp.region or ""
+
+    @property
+    def region(self) -> str:
+        return "-".join(self.location.split("-")[:2])
+
+    @property
+    def builds_image(self) -> bool:
+        """An image is built where some training runs a program of this project in it."""
+        needed = any(training.deploy and not training.image for training in self.trainings.values())
+        return needed and self.image.reference is None
+
+    @property
+    def uses_gpus(self) -> bool:
+        return any(demand.gpus for demand in pools.demands(self.trainings))
+
+
+def keys(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The Kubernetes secrets with a service account's key that trainings ask for, each with the name of the file in it."""
+    for training in settings.trainings.values():
+        if training.credentials.mode == "key_secret":
+            yield training.credentials.secret or "", training.credentials.key or ""
 
 
 def load() -> Settings:
     """The settings of the stack that Pulumi runs."""
     from pulumi.runtime import config
 
-    prefix, everything = f"{PROJECT}:", {**config.get_config_env(), **config.CONFIG.get()}
-    return parse({key.removeprefix(prefix): _decoded(value) for key, value in everything.items() if key.startswith(prefix)})
+    everything = {**config.get_config_env(), **config.CONFIG.get()}
+    google = {key: value for key in Google.model_fields if (value := everything.get(f"gcp:{key}"))}
+    prefix = f"{PROJECT}:"
+    return parse({key.removeprefix(prefix): _decoded(value) for key, value in everything.items() if key.startswith(prefix)}, google)
 
 
 def _decoded(text: str) -> Any:
@@ -307,10 +403,12 @@ def _decoded(text: str) -> Any:
     return json.loads(text) if text.startswith(("{", "[")) else text
 
 
-def parse(values: Mapping[str, Any]) -> Settings:
-    """Settings from a mapping of the keys after `trainstack:`."""
+def parse(values: Mapping[str, Any], google: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from a mapping of the keys after `trainstack:`, and one of the keys after `gcp:`."""
+    if "gcp" in values:
+        raise SettingsError(["gcp: unknown key; the project, region and zone are written as gcp:project, gcp:region and gcp:zone."])
     try:
-        settings = Settings.model_validate(dict(values))
+        settings = Settings.model_validate({**values, "gcp": dict(google or {})})
     except ValidationError as error:
         raise SettingsError([_sentence(problem) for problem in error.errors()]) from None
     problems = [f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems(training)]
@@ -319,6 +417,8 @@ def parse(values: Mapping[str, Any]) -> Settings:
         problems += [
             f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems_on_local(training)
         ]
+    if settings.target == "gke":
+        problems += [*_problems_on_gke(settings), *pools.problems(settings)]
     if problems:
         raise SettingsError(problems)
     return settings
@@ -479,11 +579,57 @@ def _problems_on_local(training: Training) -> Iterator[str]:
         yield "image: target local runs the command on this machine, not in an image; remove image, or use another target."
 
 
+def _problems_on_gke(settings: Settings) -> Iterator[str]:
+    """What the environment on Google Cloud needs to know, and what it cannot be."""
+    if settings.gcp.project is None:
+        yield "gcp:project: target gke needs your Google Cloud project; run `pulumi config set gcp:project MY-PROJECT`."
+    if not settings.location:
+        yield "cluster.location: the cluster needs a place; write location: us-central1-a (a zone) or location: us-central1 (a region)."
+    for zone in settings.cluster.node_locations:
+        if settings.location and not zone.startswith(f"{settings.region}-"):
+            yield f"cluster.node_locations: {zone} is not in {settings.region}, where the cluster is; write zones of {settings.region}."
+    if len(settings.cluster.maintenance.days) < 2:
+        yield "cluster.maintenance.days: GKE wants at least 48 hours of maintenance in 32 days; write two days or more, as in [SA, SU]."
+    yield from _problems_of_network(settings.network)
+    for kind in ("data", "checkpoints", "logs"):
+        bucket: Bucket = getattr(settings.storage, kind)
+        if bucket.existing and bucket.model_fields_set - {"existing"}:
+            more = ", ".join(sorted(bucket.model_fields_set - {"existing"}))
+            yield f"storage.{kind}.existing: a bucket that exists is used as it is and never deleted, so {more} would do nothing; remove it."
+    if settings.image.reference and {"build", "base"} & settings.image.model_fields_set:
+        yield "image.reference: a ready image is not built, so build and base would do nothing; remove them."
+    if not settings.image.build and settings.image.reference is None and settings.builds_image:
+        yield "image.build: nothing is built and no image is named, so no task could start; write reference: NAME@sha256:… or build: true."
+    if settings.registry.domain == "gcr.io" and settings.registry.name:
+        yield "registry.name: the gcr.io repository of a project has the name gcr.io; remove name, or write domain: pkg.dev."
+    if settings.registry.domain == "pkg.dev" and not settings.registry.create and settings.registry.name is None:
+        yield "registry.name: a repository that is used must be named; write name: my-repository, or create: true."
+
+
+def _problems_of_network(network: Network) -> Iterator[str]:
+    ranges = {key: getattr(network, key) for key in ("nodes_cidr", "pods_cidr", "services_cidr")}
+    of_existing = ("subnetwork", "pods_range", "services_range")
+    if network.existing:
+        for key in of_existing:
+            if getattr(network, key) is None:
+                yield f"network.{key}: the existing network {network.existing} needs it, or the cluster has no addresses; write {key}: NAME."
+        for key in (*ranges, "flow_logs"):
+            if key in network.model_fields_set:
+                yield f"network.{key}: the existing network {network.existing} is used as it is, so this would do nothing; remove it."
+        return
+    for key in of_existing:
+        if getattr(network, key):
+            yield f"network.{key}: it goes with an existing network; write existing: NAME beside it, or remove it."
+    for one, other in (("nodes_cidr", "pods_cidr"), ("nodes_cidr", "services_cidr"), ("pods_cidr", "services_cidr")):
+        if ipaddress.IPv4Network(ranges[one]).overlaps(ipaddress.IPv4Network(ranges[other])):
+            yield f"network.{other}: {ranges[other]} overlaps {one} {ranges[one]}, which Google refuses; write a range of its own."
+
+
 def not_applied_on_local(settings: Settings) -> list[str]:
     """What is written but does nothing on target local; one line of the preview names it."""
     found = [
         f"trainstack:{key}"
-        for key in ("image", "cluster", "storage", "registry", "kubernetes", "budget")
+        for key in ("image", "cluster", "network", "storage", "registry", "kubernetes", "budget")
         if key in settings.model_fields_set
     ]
     for name, training in settings.trainings.items():
@@ -492,7 +638,9 @@ def not_applied_on_local(settings: Settings) -> list[str]:
             written = role.model_fields_set if role else set()
             translated = {"gpus"} if training.chosen_strategy == MIRRORED else set()  # becomes virtual devices
             found += [
-                f"{name}.{role_name}.{key}" for key in ("cpu", "memory", "gpus", "accelerator", "spot") if key in written - translated
+                f"{name}.{role_name}.{key}"
+                for key in ("cpu", "memory", "gpus", "accelerator", "spot", "flex_start", "reservation")
+                if key in written - translated
             ]
         keys = ("credentials", "egress", "node_selector", "tolerations", "ttl_after_finished", "serving")
         found += [f"{name}.{key}" for key in keys if key in training.model_fields_set]
@@ -510,7 +658,7 @@ def _closest(word: str, known: list[str]) -> str:
 def _sentence(problem: Any) -> str:
     """One of pydantic's findings, as a person would say it."""
     location = [str(part) for part in problem["loc"] if part != "[key]"]
-    field, kind, value = ".".join(location), problem["type"], problem["input"]
+    field, kind, value = ".".join(location).replace("gcp.", "gcp:", 1), problem["type"], problem["input"]
     shown = "a secret" if location[:1] == ["secrets"] else repr(value)
     if kind == "extra_forbidden":
         known = sorted(_keys_at(location[:-1]))
@@ -544,6 +692,14 @@ def _noun(location: list[str]) -> str:
         return "run name: letters, digits, '-', '.' and '_', at most 40"
     if location[-1] in ("image", "reference"):
         return "image: an image is named by its digest, as in NAME@sha256:…, so that every task runs the same one"
+    if location[-1] in ("location", "region"):
+        return "location: a region such as us-central1, or a zone such as us-central1-a"
+    if location[-1] == "zone" or "node_locations" in location:
+        return "zone: a zone is a region and a letter, as in us-central1-a"
+    if location[-1] == "start":
+        return 'time: a time of day is written with its quotes, as in "03:00"'
+    if location[-1] == "existing":
+        return "bucket name: small letters, digits, '-', '_' and '.', without gs://"
     if location[-1] == "path":
         return "path: it must be absolute, as in /ckpt"
     if "args" in location:
@@ -562,7 +718,7 @@ def _keys_at(location: list[str]) -> list[str]:
         model = next(inner for inner in _flatten(annotation) if isinstance(inner, type) and issubclass(inner, BaseModel))
         if get_origin(annotation) in (dict, tuple):
             next(parts, None)  # the name of a training, or a number in a list
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return [field.alias or name for name, field in model.model_fields.items() if name != "gcp"]
 
 
 def _flatten(annotation: Any) -> Iterator[Any]:
@@ -581,12 +737,19 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a Pulumi.<stack>.yaml, for editors."""
     body = Settings.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions = body.pop("$defs")
+    google = definitions.pop(body["properties"].pop("gcp")["$ref"].rpartition("/")[2])["properties"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "The settings of a Trainstack stack",
         "type": "object",
         "properties": {
-            "config": {"type": "object", "properties": {f"{PROJECT}:{key}": value for key, value in body["properties"].items()}},
+            "config": {
+                "type": "object",
+                "properties": {
+                    **{f"gcp:{key}": value for key, value in google.items()},
+                    **{f"{PROJECT}:{key}": value for key, value in body["properties"].items()},
+                },
+            },
         },
         "$defs": definitions,
     }

@@ -44,6 +44,11 @@ def parser() -> argparse.ArgumentParser:
     actions.add_parser("delete", help="delete the model; the run stays")
     predict = commands.add_parser("predict", help="ask the model")
     predict.add_argument("file", type=Path, help="inputs: .json, .csv or .npy")
+    commands.add_parser(
+        "recover", help="after an `up` that was killed: find what it made and did not write down; `pulumi refresh` must follow"
+    )
+    container = commands.add_parser("container", help="train in the trainer's image on this machine, in one container")
+    container.add_argument("settings", type=Path, help="a settings file, such as examples/demo.yaml")
     commands.add_parser("demo", help="follow the run, and kill a worker on the way")
     return result
 
@@ -54,7 +59,10 @@ def main() -> int:
         "status": status, "watch": watch, "list": history, "logs": logs, "cancel": cancel,
         "rerun": rerun, "models": models, "predict": predict, "demo": demo,
     }  # fmt: skip
+    without_target: dict[str, Callable[[argparse.Namespace], int]] = {"recover": recover, "container": container}
     try:
+        if args.command in without_target:
+            return without_target[args.command](args)
         return commands[args.command](target_of(args.stack), args)
     except OpsError as error:
         print(json.dumps({"error": str(error)}) if args.json else f"trainstack: {error}", file=sys.stderr)
@@ -284,6 +292,20 @@ def demo(target: Target, args: argparse.Namespace) -> int:
         return [run]
 
     return conclude(lambda: follow(look), args)
+
+
+def recover(args: argparse.Namespace) -> int:
+    from ops.recover import recover as mend
+
+    for line in mend(args.stack):
+        print(line, flush=True)
+    return 0
+
+
+def container(args: argparse.Namespace) -> int:
+    from ops.container import train
+
+    return train(args.settings, args.training)
 
 
 if __name__ == "__main__":

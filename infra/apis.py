@@ -1,0 +1,35 @@
+"""The services of Google Cloud that a stack uses. They are enabled and never disabled again: others in the project may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pulumi
+from pulumi_gcp import projects
+
+from infra.component import Component
+
+ALWAYS = (
+    "artifactregistry",
+    "cloudresourcemanager",
+    "compute",
+    "container",
+    "iam",
+    "iamcredentials",
+    "logging",
+    "monitoring",
+    "storage",
+)
+
+
+class Apis(Component):
+    def __init__(self, name: str, more: Iterable[str] = (), opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(name, opts=opts)
+        self.services = {
+            service: projects.Service(f"{name}-{service}", service=f"{service}.googleapis.com", disable_on_destroy=False, opts=self.child())
+            for service in sorted({*ALWAYS, *more})
+        }
+        self.register_outputs({})
+
+    def need(self, *services: str) -> list[pulumi.Resource]:
+        return [self.services[service] for service in services]

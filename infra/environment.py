@@ -1,0 +1,143 @@
+"""Everything a stack has on Google Cloud, as a table of contents: which components there are, and what each gets from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pulumi
+import pulumi_kubernetes
+
+from infra import outputs, pools
+from infra.advice import explain
+from infra.apis import Apis
+from infra.cluster import Cluster
+from infra.identity import Identity, WorkloadIdentity
+from infra.image import Image
+from infra.naming import Names
+from infra.network import Network
+from infra.node_pools import NodePools
+from infra.registry import Registry
+from infra.secrets import Secrets
+from infra.storage import Storage, kept, to_use_again
+
+if TYPE_CHECKING:
+    import settings
+
+
+class Environment:
+    def __init__(self, stack: str, wanted: settings.Settings, service_account: str) -> None:
+        self.wanted = wanted
+        self.names = names = Names(wanted.gcp.project or "", stack)
+        self.namespace = names.base
+        protected = wanted.cluster.deletion_protection
+        filestore = pools.filestore_claims(wanted.trainings)
+        explain(names.project)
+        if filestore:
+            pulumi.log.info(
+                f"{', '.join(filestore)}: a ReadWriteMany claim on GKE is a Filestore instance, whose smallest size is 1Ti; that is what it has and costs"
+            )
+
+        apis = Apis("apis", [*(["secretmanager"] if wanted.secrets else []), *(["file"] if filestore else [])])
+        network = Network("network", names, wanted.region, wanted.network, apis.need("compute"))
+        self.identity = identity = Identity(
+            "identity",
+            names,
+            with_key=any(training.credentials.mode == "key_secret" for training in wanted.trainings.values()),
+            needs=apis.need("iam", "cloudresourcemanager"),
+        )
+        self.cluster = Cluster(
+            "cluster",
+            names,
+            wanted.location,
+            wanted.cluster,
+            network,
+            identity.nodes.email,
+            filestore=bool(filestore),
+            secret_manager=bool(wanted.secrets),
+            needs=apis.need("container", "logging", "monitoring"),
+        )
+        node_pools = NodePools(
+            "pool",
+            names,
+            self.cluster.resource,
+            pools.pools(pools.demands(wanted.trainings), wanted.cluster.min_nodes),
+            identity.nodes.email,
+            wanted.cluster.gpu_driver,
+            wanted.cluster.image_streaming,
+        )
+        workload_identity = WorkloadIdentity(
+            "workload-identity",
+            identity.trainer,
+            self.cluster.resource.workload_identity_config.workload_pool,
+            self.namespace,
+            service_account,
+        )
+        self.storage = Storage(
+            "storage",
+            names,
+            wanted.region,
+            wanted.storage,
+            identity.trainer.member,
+            writes_data=any(training.data_prep for training in wanted.trainings.values()),
+            protect=protected,
+            needs=apis.need("storage"),
+        )
+        self.registry = Registry(
+            "registry",
+            names,
+            wanted.region,
+            wanted.registry,
+            {"nodes": identity.nodes.member, "trainer": identity.trainer.member},
+            protect=protected,
+            needs=apis.need("artifactregistry"),
+        )
+        if wanted.secrets:
+            Secrets("secrets", names, wanted.secrets, identity.trainer.member, apis.need("secretmanager"))
+        self.image: pulumi.Input[str] = wanted.image.reference or ""
+        if wanted.builds_image:
+            self.image = Image("image", names.short, wanted.image, self.registry, wanted.uses_gpus).reference
+
+        self.kubernetes = pulumi_kubernetes.Provider(
+            "cluster",
+            kubeconfig=self.cluster.kubeconfig,
+            cluster_identifier=f"{names.project}/{wanted.location}/{names.base}",
+        )
+        self.before_workloads: list[pulumi.Resource] = [node_pools, workload_identity]
+
+    def outputs(self, trainings: pulumi.Output[Mapping[str, Mapping[str, str]]]) -> dict[str, Any]:
+        """The outputs of the stack. `cluster` is what another stack needs to train on this one's cluster."""
+        names, wanted = self.names, self.wanted
+        cluster = {
+            "name": self.cluster.resource.name,
+            "location": wanted.location,
+            "project": names.project,
+            "workload_pool": self.cluster.workload_pool,
+            "endpoint": self.cluster.endpoint,
+        }
+        links = pulumi.Output.all(**self.storage.buckets).apply(
+            lambda buckets: outputs.console_links(names.project, wanted.location, names.base, buckets)
+        )
+        page = pulumi.Output.all(image=self.image, links=links, buckets=self.storage.buckets, trainings=trainings).apply(
+            lambda known: outputs.readme(
+                stack=names.stack,
+                project=names.project,
+                location=wanted.location,
+                cluster=names.base,
+                by_dns=not wanted.cluster.authorized_networks,
+                **known,
+            )
+        )
+        staying = kept(wanted.storage, names)
+        return {
+            "cluster": cluster,
+            "kubeconfig": self.cluster.kubeconfig,
+            "buckets": self.storage.urls,
+            "registry": self.registry.url,
+            "image": self.image,
+            "identity": self.identity.trainer.email,
+            "trainings": trainings,
+            "console": links,
+            "on_destroy": f"these buckets stay; to use them again, write:\n{to_use_again(staying)}" if staying else "nothing stays",
+            "readme": page,
+        }

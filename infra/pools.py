@@ -1,0 +1,236 @@
+"""From trainings to node pools. Pure: what is asked for, which pools that makes, and what GKE would refuse.
+
+Roles decide placement. What computes gradients goes to worker nodes, with GPUs and spot prices where the settings say so: workers, under
+multi_worker_mirrored also the chief. Everything else – the chief and the parameter servers of parameter_server, evaluator, TensorBoard, serving,
+data preparation – runs on on-demand CPU nodes, which do not vanish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from infra.accelerators import ACCELERATORS, Machine, machine
+
+if TYPE_CHECKING:
+    from settings import Role, Settings, Training
+
+CPU_POOL = "cpu"
+WEEK = 7 * 24 * 3600  # seconds; a flex-start node is taken back after this long
+# CPUs and GiB of a task that names neither.
+TASK = ("1", "2Gi")
+COMPANIONS: Mapping[str, tuple[str, str]] = {"tensorboard": ("500m", "2Gi"), "serving": ("1", "2Gi"), "data_prep": ("2", "4Gi")}
+FILESTORE_CLASSES = (None, "standard-rwx", "premium-rwx", "zonal-rwx", "enterprise-rwx", "enterprise-multishare-rwx")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """So many pods of one kind, and the nodes they want."""
+
+    training: str
+    role: str
+    count: int
+    cpus: float
+    memory: float  # GiB
+    accelerator: str | None = None
+    gpus: int = 0
+    spot: bool = False
+    flex_start: bool = False
+    reservation: str | None = None
+    computes: bool = False  # gradients
+    deadline: int | None = None
+
+    @property
+    def pool(self) -> str:
+        """The name of the node pool it goes to. The same needs share a pool; a changed need is another pool."""
+        if not self.computes:
+            return CPU_POOL
+        kind = f"gpu-{self.accelerator}-{self.gpus}" if self.accelerator else "worker"
+        if self.reservation:
+            return f"{kind}-res-{hashlib.sha256(self.reservation.encode()).hexdigest()[:6]}"
+        return f"{kind}-spot" if self.spot else f"{kind}-flex" if self.flex_start else kind
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One node pool as GKE should have it."""
+
+    name: str
+    machine: Machine
+    most: int  # nodes over all zones
+    least: int = 0
+    accelerator: str | None = None
+    gpus: int = 0
+    spot: bool = False
+    flex_start: bool = False
+    reservation: str | None = None
+    longest: int | None = None  # seconds a node lives
+    training: str | None = None  # whose nodes these are, where it is one training alone
+
+    @property
+    def for_workers(self) -> bool:
+        return self.name != CPU_POOL
+
+
+def cpus(text: str) -> float:
+    """CPUs as Kubernetes writes them: 2, 0.5 or 500m."""
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+
+
+def gibibytes(text: str) -> float:
+    """Memory as Kubernetes writes it, in GiB."""
+    units = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+    unit = text.lstrip("0123456789")
+    return int(text.removesuffix(unit)) * units[unit] / 2**30
+
+
+def demands(trainings: Mapping[str, Training]) -> Iterator[Demand]:
+    """Everything the trainings want to run, by role."""
+    for name, training in trainings.items():
+        if not training.deploy:
+            continue
+        for role, count in training.topology.counts().items():
+            written = getattr(training, role)
+            asked = [(written and written.cpu) or TASK[0], (written and written.memory) or TASK[1]]
+            if count and computes(training, role):
+                yield _demand(name, role, count, asked, training, written)
+            elif count:
+                yield Demand(name, role, count, cpus(asked[0]), gibibytes(asked[1]))
+        for companion, needs in COMPANIONS.items():
+            present = getattr(training, companion)
+            if present:
+                yield Demand(name, companion, getattr(present, "replicas", 1), cpus(needs[0]), gibibytes(needs[1]))
+
+
+def _demand(name: str, role: str, count: int, asked: list[str], training: Training, written: Role | None) -> Demand:
+    need = Demand(name, role, count, cpus(asked[0]), gibibytes(asked[1]), computes=True, deadline=training.deadline)
+    if written is None:
+        return need
+    return Demand(
+        **{
+            **vars(need),
+            "accelerator": written.accelerator if written.gpus else None,
+            "gpus": written.gpus,
+            "spot": written.spot,
+            "flex_start": written.flex_start,
+            "reservation": written.reservation,
+        }
+    )
+
+
+def computes(training: Training, role: str) -> bool:
+    """Whether a role computes gradients."""
+    return role == "worker" or (role == "chief" and training.chosen_strategy == "multi_worker_mirrored")
+
+
+def pools(wanted: Iterable[Demand], least: int) -> tuple[Pool, ...]:
+    """The node pools for these demands; the CPU pool is always there, with at least `least` nodes."""
+    by_pool: dict[str, list[Demand]] = {CPU_POOL: []}
+    for demand in wanted:
+        by_pool.setdefault(demand.pool, []).append(demand)
+    return tuple(_pool(name, there, least if name == CPU_POOL else 0) for name, there in sorted(by_pool.items()))
+
+
+def _pool(name: str, there: list[Demand], least: int) -> Pool:
+    accelerator, gpus = next(((each.accelerator, each.gpus) for each in there), (None, 0))
+    chosen = machine(max((each.cpus for each in there), default=0), max((each.memory for each in there), default=0), accelerator, gpus)
+    if chosen is None:
+        raise ValueError(f"no machine is large enough for pool {name}")  # problems() has told the person
+    needed = sum(each.count for each in there) if accelerator else math.ceil(sum(each.count / _per_node(chosen, each) for each in there))
+    deadlines = [each.deadline for each in there]
+    first = there[0] if there else None
+    trainings = {each.training for each in there}
+    return Pool(
+        name,
+        chosen,
+        most=max(needed, least, 1) + (name == CPU_POOL),  # one more, so that an upgrade has somewhere to go
+        least=least,
+        accelerator=accelerator,
+        gpus=gpus,
+        spot=bool(first and first.spot),
+        flex_start=bool(first and first.flex_start),
+        reservation=first.reservation if first else None,
+        longest=min(max((each or WEEK for each in deadlines), default=WEEK), WEEK) if first and first.flex_start else None,
+        training=trainings.pop() if len(trainings) == 1 else None,
+    )
+
+
+def _per_node(chosen: Machine, demand: Demand) -> int:
+    return max(1, min(int(chosen.usable_cpus / demand.cpus), int(chosen.usable_memory / demand.memory)))
+
+
+# ------------------------------------------------------------------------------------------------------- checks
+
+
+def problems(settings: Settings) -> Iterator[str]:
+    """What GKE would refuse, or what would be paid for and not used."""
+    for name, training in settings.trainings.items():
+        for role in ("chief", "worker", "ps"):
+            written: Role | None = getattr(training, role)
+            if written and written.replicas:
+                prefix = f"trainings.{name}.{role}"
+                found = _problems_of_nodes(written) if computes(training, role) else _problems_of_support(written)
+                yield from (f"{prefix}.{problem}" for problem in found)
+                if written.flex_start and training.deadline and training.deadline > WEEK:
+                    yield f"{prefix}.flex_start: its nodes live a week at the most, and deadline is longer; write deadline: 168h or less."
+    sound = [each for each in demands(settings.trainings) if not each.gpus or each.gpus in _counts(each.accelerator)]
+    for need in sound:
+        if machine(need.cpus, need.memory, need.accelerator, need.gpus) is None:
+            yield (
+                f"trainings.{need.training}.{need.role}: {need.cpus:g} CPUs and {need.memory:g} GiB fit on no machine"
+                f"{f' with {need.gpus} × {need.accelerator}' if need.accelerator else ''}, and the pods would wait for ever; ask for less cpu or memory."
+            )
+
+
+def _counts(accelerator: str | None) -> list[int]:
+    return sorted(ACCELERATORS[accelerator].machines) if accelerator and accelerator in ACCELERATORS else []
+
+
+def _problems_of_nodes(role: Role) -> Iterator[str]:
+    counts = _counts(role.accelerator)
+    if role.gpus and role.accelerator is None:
+        yield f"accelerator: gpus: {role.gpus} on gke needs the kind of GPU; write accelerator: NAME, one of {', '.join(ACCELERATORS)}."
+    elif role.gpus and not counts:
+        yield f"accelerator: {role.accelerator!r} is not a GPU of GKE that is known here; write one of {', '.join(ACCELERATORS)}."
+    elif role.gpus and role.gpus not in counts:
+        yield (
+            f"gpus: no machine of GKE has {role.gpus} × {role.accelerator}, so the node pool would be refused; "
+            f"write one of {', '.join(map(str, counts))}."
+        )
+    elif (
+        role.accelerator
+        and role.gpus
+        and role.gpus in ACCELERATORS[role.accelerator].never_on_demand
+        and not (role.spot or role.flex_start)
+    ):
+        yield (
+            f"gpus: {role.gpus} × {role.accelerator} can only be had as spot or flex-start nodes; write spot: true or flex_start: true, "
+            f"or gpus: {max(counts)}."
+        )
+    if role.flex_start and role.spot:
+        yield "flex_start: GKE refuses flex-start together with spot; remove one of the two."
+    if role.flex_start and role.reservation:
+        yield "flex_start: GKE refuses flex-start together with a reservation; remove one of the two."
+    if role.spot and role.reservation:
+        yield "spot: spot nodes cannot use a reservation, which would be paid for and stay empty; remove one of the two."
+
+
+def _problems_of_support(role: Role) -> Iterator[str]:
+    if role.gpus:
+        yield "gpus: under this strategy it computes no gradients, and a GPU would idle and bill; remove gpus."
+    for option in ("spot", "flex_start", "reservation"):
+        if getattr(role, option):
+            yield f"{option}: it runs on on-demand CPU nodes, because losing it stops the training; remove {option}."
+
+
+def filestore_claims(trainings: Mapping[str, Training]) -> list[str]:
+    """The claims that need Filestore, which is the only ReadWriteMany disk of GKE."""
+    return [
+        f"{name}.{volume.claim}"
+        for name, training in trainings.items()
+        for volume in training.volumes
+        if volume.create and volume.access == "ReadWriteMany" and volume.storage_class in FILESTORE_CLASSES
+    ]
