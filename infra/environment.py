@@ -105,6 +105,13 @@ class Environment:
         )
         self.before_workloads: list[pulumi.Resource] = [node_pools, workload_identity]
 
+    def on_destroy(self) -> str:
+        """What a person should know who takes the stack down."""
+        if self.wanted.cluster.deletion_protection:
+            return "the stack is protected; to destroy it, write trainstack:cluster: {deletion_protection: false}, run `pulumi up`, then `pulumi destroy`"
+        staying = kept(self.wanted.storage, self.names)
+        return f"these buckets stay; to use them again, write:\n{to_use_again(staying)}" if staying else "nothing stays"
+
     def outputs(self, trainings: pulumi.Output[Mapping[str, Mapping[str, str]]]) -> dict[str, Any]:
         """The outputs of the stack. `cluster` is what another stack needs to train on this one's cluster."""
         names, wanted = self.names, self.wanted
@@ -128,7 +135,6 @@ class Environment:
                 **known,
             )
         )
-        staying = kept(wanted.storage, names)
         return {
             "cluster": cluster,
             "kubeconfig": self.cluster.kubeconfig,
@@ -138,6 +144,6 @@ class Environment:
             "identity": self.identity.trainer.email,
             "trainings": trainings,
             "console": links,
-            "on_destroy": f"these buckets stay; to use them again, write:\n{to_use_again(staying)}" if staying else "nothing stays",
+            "on_destroy": self.on_destroy(),
             "readme": page,
         }

@@ -1,0 +1,127 @@
+"""The whole program on the real engine and the simulated cloud.
+
+`Simulation` runs it inside this process (the engine's Automation API), which spares every `up` the start of an interpreter and the imports. What a person
+types is tested with the CLI in test_stack.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pulumi.automation as automation
+import yaml
+from pulumi.runtime._callbacks import _CallbackServicer
+
+from tests.cloud.cloud import Cloud, Resource
+from tests.cloud.provider import serve
+from tests.conftest import ROOT
+from tests.infra.program import settings_of
+
+CLI = automation.PulumiCommand(root=str(ROOT / ".venv"))
+
+
+def program() -> None:
+    _CallbackServicer._servicers.clear()  # a program that failed in this process has left its own behind, in a loop that is closed
+    runpy.run_path(str(ROOT / "__main__.py"))
+
+
+class Simulation:
+    def __init__(self, folder: Path, environment: Mapping[str, str], name: str = "dev") -> None:
+        self.name, self.folder = name, folder
+        self.cloud = Cloud(folder / "cloud.json")
+        (folder / "state").mkdir(exist_ok=True)
+        self.env = {
+            **environment,
+            "PATH": f"{ROOT}/.venv/bin:{environment['PATH']}",
+            "PULUMI_BACKEND_URL": f"file://{folder}/state",
+            "PULUMI_HOME": str(folder / "home"),
+            "PULUMI_CONFIG_PASSPHRASE": "test",
+            "PULUMI_SKIP_UPDATE_CHECK": "1",
+            "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
+        }
+        self.config: dict[str, Any] = settings_of(name)
+        project = automation.ProjectSettings("trainstack", "python", main=str(folder))
+        workspace = automation.LocalWorkspaceOptions(work_dir=str(folder), env_vars=self.env, project_settings=project, pulumi_command=CLI)
+        self.write()
+        self.stack = automation.create_or_select_stack(name, project_name="trainstack", program=program, opts=workspace)
+
+    def write(self, **changes: Any) -> None:
+        """Changes settings, given by their names after `trainstack:`."""
+        self.config |= {f"trainstack:{key}": value for key, value in changes.items()}
+        file = self.folder / f"Pulumi.{self.name}.yaml"
+        salt = (yaml.safe_load(file.read_text()) if file.exists() else {}).get("encryptionsalt")
+        file.write_text(yaml.safe_dump({**({"encryptionsalt": salt} if salt else {}), "config": self.config}))
+
+    def training(self, **changes: Any) -> None:
+        """Changes the training `digits`."""
+        self.write(trainings={"digits": {**self.config["trainstack:trainings"]["digits"], **changes}})
+
+    def up(self) -> dict[str, int]:
+        """What `up` did, by kind of operation."""
+        return dict(self.stack.up().summary.resource_changes or {})
+
+    def refused(self) -> str:
+        """What an `up` that fails says."""
+        try:
+            self.stack.up()
+        except automation.CommandError as error:
+            return str(error)
+        raise AssertionError("it did not fail")
+
+    def preview(self) -> dict[str, list[str]]:
+        """What would change: from the kind of operation to the logical names."""
+        events: list[Any] = []
+        self.stack.preview(on_event=events.append)
+        found: dict[str, list[str]] = {}
+        for event in events:
+            if event.resource_pre_event and event.resource_pre_event.metadata.op.value != "same":
+                metadata = event.resource_pre_event.metadata
+                found.setdefault(metadata.op.value, []).append(metadata.urn.rpartition("::")[2])
+        return found
+
+    def destroy(self, check: bool = True) -> str:
+        """By the CLI: the Automation API leaves out the preview, which is what refuses to destroy something protected."""
+        done = self.pulumi("destroy", "--yes", check=check)
+        assert check or done.returncode
+        return done.stdout + done.stderr
+
+    def left(self) -> list[Resource]:
+        """What is there, besides enabled services and kept buckets."""
+        return self.cloud.resources()
+
+    def pulumi(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A command of Pulumi as a person types it."""
+        settings = f"{self.folder}/Pulumi.{self.name}.yaml"
+        return self.run("pulumi", *arguments, "--stack", self.name, "--config-file", settings, check=check)
+
+    def state(self) -> dict[str, Any]:
+        """The state as it is kept, with its secrets encrypted."""
+        return json.loads(self.run("pulumi", "stack", "export", "--stack", self.name).stdout)["deployment"]
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A command of the operator's, with the environment of the stack and the cloud."""
+        env = {**os.environ, **self.env, "TRAINSTACK_CLOUD": str(self.cloud.path)}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
+        assert not check or done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def kill_engine(self) -> None:
+        """As a laptop's battery would. Only this process's own engine."""
+        for engine in [each for each in psutil.Process().children(recursive=True) if each.name() == "pulumi"]:
+            engine.kill()
+            engine.wait()
+
+
+@contextmanager
+def simulation(folder: Path, name: str = "dev") -> Iterator[Simulation]:
+    folder.mkdir(exist_ok=True)
+    with serve(Cloud(folder / "cloud.json")) as more:
+        yield Simulation(folder, {"PATH": os.environ["PATH"], **more}, name)
