@@ -38,6 +38,7 @@ class Fault:
     call: CallName = "create"
     number: int = 1
     type: str = "*"
+    name: str = "*"  # the logical name of what is created
     what: Literal["fail", "hang", "lose"] = "fail"  # lose: it is done, but nobody hears of it
     message: str = google.UNAVAILABLE
 
@@ -50,6 +51,7 @@ class Call:
     type: str
     id: str
     error: str = ""
+    name: str = ""
 
 
 @dataclass
@@ -172,7 +174,7 @@ class Cloud:
 
     # What a provider asks and does.
 
-    def create(self, type: str, inputs: Values, configuration: Mapping[str, str]) -> Resource:
+    def create(self, type: str, inputs: Values, configuration: Mapping[str, str], name: str = "") -> Resource:
         kind = kind_of(type)
 
         def action(state: State) -> Resource:
@@ -198,7 +200,7 @@ class Cloud:
             state.creations += 1
             return resource
 
-        return self._perform("create", type, "", action)
+        return self._perform("create", type, "", action, name)
 
     def read(self, type: str, id: str, configuration: Mapping[str, str]) -> Resource | None:
         return self._perform("read", type, id, lambda state: self._find(state, type, id, configuration))
@@ -289,10 +291,10 @@ class Cloud:
         found = self.path.stat()
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _perform(self, call: CallName, type: str, id: str, action: Callable[[State], Result]) -> Result:
+    def _perform(self, call: CallName, type: str, id: str, action: Callable[[State], Result], name: str = "") -> Result:
         """Does it unless a fault says otherwise, and writes it down."""
         with self.opened(write=True) as state:
-            entry, fault = Call(call, type, id), take(state.faults, call, type)
+            entry, fault = Call(call, type, id, name=name), take(state.faults, call, type, name)
             if call != "read":
                 state.log.append(entry)
             if fault and fault.what == "fail":
@@ -363,11 +365,11 @@ class Cloud:
                 self._remove(state, other)
 
 
-def take(faults: list[Fault], call: str, type: str) -> Fault | None:
+def take(faults: list[Fault], call: str, type: str, name: str) -> Fault | None:
     """Counts this call for every fault that waits for such a one; the first whose turn has come is due, and leaves the list."""
     due = None
     for index, fault in enumerate(faults):
-        if fault.call == call and fnmatchcase(type, fault.type):
+        if fault.call == call and fnmatchcase(type, fault.type) and fnmatchcase(name, fault.name):
             faults[index] = replace(fault, number=fault.number - 1)
             due = due or (faults[index] if faults[index].number == 0 else None)
     faults[:] = [fault for fault in faults if fault.number > 0]

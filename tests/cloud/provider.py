@@ -184,7 +184,7 @@ class Provider(ResourceProviderServicer):
         inputs, configuration = from_struct(request.properties), self.configuration(context)
         if request.preview:
             return protocol.CreateResponse(properties=to_struct(self.cloud.preview(request.type, inputs, configuration)))
-        made = self.cloud.create(request.type, inputs, configuration)
+        made = self.cloud.create(request.type, inputs, configuration, request.urn.rpartition("::")[2])
         return protocol.CreateResponse(id=made.id, properties=self.outputs(made.type, made.outputs))
 
     @answering

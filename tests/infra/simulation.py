@@ -64,6 +64,12 @@ class Simulation:
         """Changes the training `digits`."""
         self.write(trainings={"digits": {**self.config["trainstack:trainings"]["digits"], **changes}})
 
+    def add_secrets(self) -> None:
+        """A secret of the stack's, and a key for its training."""
+        self.pulumi("config", "set", "--secret", "--path", "trainstack:secrets.API_KEY", "hunter2")
+        self.config = yaml.safe_load((self.folder / f"Pulumi.{self.name}.yaml").read_text())["config"]
+        self.training(credentials={"mode": "key_secret", "secret": "credential", "key": "key.json"})
+
     def up(self) -> dict[str, int]:
         """What `up` did, by kind of operation."""
         return dict(self.stack.up().summary.resource_changes or {})

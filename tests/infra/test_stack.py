@@ -13,6 +13,7 @@ import yaml
 
 from tests.cloud import google
 from tests.cloud.cloud import Cloud, Fault
+from tests.cloud.kinds import UNKNOWN
 from tests.conftest import ROOT
 from tests.infra.simulation import Simulation, simulation
 
@@ -74,15 +75,8 @@ def test_refresh_finds_a_pool_that_was_resized_by_hand(dev: Simulation) -> None:
     assert next(each for each in dev.cloud.resources() if each.id == POOL).inputs["autoscaling"]["totalMaxNodeCount"] == 2
 
 
-def with_secrets(stack: Simulation) -> None:
-    """A secret of the stack's and a training with a key."""
-    stack.pulumi("config", "set", "--secret", "--path", "trainstack:secrets.API_KEY", "hunter2")
-    stack.config = yaml.safe_load((stack.folder / f"Pulumi.{stack.name}.yaml").read_text())["config"]
-    stack.training(credentials={"mode": "key_secret", "secret": "credential", "key": "key.json"})
-
-
 def test_no_secret_is_in_plain_text_in_state_or_on_the_screen(dev: Simulation) -> None:
-    with_secrets(dev)
+    dev.add_secrets()
     shown = dev.stack.up(color="never").stdout
     (version,) = dev.cloud.resources(google.SECRET_VERSION)
     (key,) = dev.cloud.resources(google.KEY)
@@ -204,19 +198,19 @@ def test_the_preview_of_an_environment_is_the_golden_one(tmp_path: Path, environ
 
 def planned(stack: Simulation) -> str:
     """The plan as a page that can be read and compared: every resource with its inputs."""
-    shown = stack.pulumi("preview", "--json").stdout
+    events: list[Any] = []
+    stack.stack.preview(on_event=events.append)
+    made = [event.resource_pre_event.metadata.new for event in events if event.resource_pre_event]
     resources = {
-        step["urn"].rpartition("::")[2] + " " + step["newState"]["type"]: inputs(step["newState"])
-        for step in json.loads(shown)["steps"]
-        if step["newState"]["custom"] and not step["newState"]["type"].startswith("pulumi:providers:gcp")
+        f"{each.urn.rpartition('::')[2]} {each.type}": inputs(each) for each in made if each.custom and not each.type.startswith("pulumi:")
     }
     return yaml.safe_dump(resources, width=120)
 
 
-def inputs(state: dict[str, Any]) -> dict[str, Any]:
-    options = {key: state[key] for key in ("protect", "retainOnDelete") if state.get(key)}
-    text = json.dumps({key: value for key, value in state["inputs"].items() if key != "__defaults"})
-    return {**json.loads(text.replace("04da6b54-80e4-46f7-96ec-b56ff0331ba9", "(known after it is made)")), **options}
+def inputs(state: Any) -> dict[str, Any]:
+    options = {key: True for key in ("protect", "retain_on_delete") if getattr(state, key)}
+    text = json.dumps({key: value for key, value in state.inputs.items() if key != "__defaults"})
+    return {**json.loads(text.replace(UNKNOWN, "(known after it is made)")), **options}
 
 
 def test_make_up_and_down_on_the_simulated_cloud(tmp_path: Path) -> None:

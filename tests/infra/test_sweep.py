@@ -1,0 +1,142 @@
+"""The sweep: at every single creation of an environment, something goes wrong.
+
+1. The creation fails. `up` again goes on, `destroy` leaves nothing.
+2. The engine is killed when the thing is made and not yet written down. `recover`, `up`: nothing is made twice; `destroy` leaves nothing.
+
+`make test` takes a few of the points, others every day; `make test-full` takes them all.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import sys
+import threading
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pulumi.automation as automation
+import pytest
+
+from tests.cloud import google
+from tests.cloud.cloud import Fault
+from tests.conftest import eventually
+from tests.infra.program import PROJECT, run, settings_of
+from tests.infra.simulation import Simulation, simulation
+
+pytestmark = pytest.mark.engine
+
+SHARDS = 6
+SERVER_IDS = (google.KEY, google.SECRET_VERSION)  # only the cloud knows their ids
+HARMLESS = ("IAMMember", "IamMember", "docker-build:", google.SERVICE)  # made twice they are still one
+
+
+@functools.cache
+def points() -> list[str]:
+    """The logical names of everything that is made, in an environment with a secret and a key."""
+    config = settings_of("dev")
+    training = {
+        **config["trainstack:trainings"]["digits"],
+        "credentials": {"mode": "key_secret", "secret": "credential", "key": "key.json"},
+    }
+    recorded, _ = run({**config, "trainstack:secrets": {"API_KEY": "x"}, "trainstack:trainings": {"digits": training}})
+    return sorted(each.name for each in recorded.resources.values() if not each.typ.startswith(("trainstack:", "pulumi:")))
+
+
+def of_today(how_many: int) -> list[str]:
+    """A part that moves on with the days."""
+    names, first = points(), datetime.date.today().toordinal() * how_many
+    return [names[(first + number) % len(names)] for number in range(how_many)]
+
+
+def fails(folder: Path, name: str) -> None:
+    with simulation(folder) as stack:
+        stack.add_secrets()
+        stack.cloud.script([Fault(name=name)])
+        assert google.UNAVAILABLE in stack.refused()
+        stack.up()
+        assert stack.preview() == {}
+        stack.destroy()
+        assert stack.left() == []
+
+
+def killed(folder: Path, name: str) -> None:
+    with simulation(folder) as stack:
+        stack.add_secrets()
+        stack.cloud.script([Fault(name=name, what="lose")])
+        engine = threading.Thread(target=interrupted, args=[stack])
+        engine.start()
+        assert stack.cloud.lost.wait(60), f"{name} was never made"
+        stack.kill_engine()
+        engine.join(30)
+        lost = {each.id for each in stack.cloud.resources()}
+        recovered(stack)
+        stack.up()
+        made_twice = Counter(each.id for each in stack.cloud.log if each.call == "create" and not each.error and not harmless(each.type))
+        assert [each for each, times in made_twice.items() if times > 1] == []
+        gone = lost - {each.id for each in stack.cloud.resources()}
+        assert all("/keys/" in each or "/versions/" in each for each in gone), (
+            "what was made is used, but for what only the cloud has a name for"
+        )
+        for kind in SERVER_IDS:
+            assert len(stack.cloud.resources(kind)) == 1, "the lost one is gone, the new one is alone"
+        assert stack.preview() == {}
+        stack.destroy()
+        assert stack.left() == []
+
+
+def harmless(kind: str) -> bool:
+    return any(part in kind for part in HARMLESS)
+
+
+def interrupted(stack: Simulation) -> None:
+    with suppress(automation.CommandError):
+        stack.stack.up()
+
+
+def recovered(stack: Simulation) -> None:
+    stack.run(sys.executable, "-m", "ops", "--stack", stack.name, "recover")
+    stack.pulumi("refresh", "--yes")
+
+
+def sweep(folder: Path, names: list[str], at: str) -> None:
+    for number, name in enumerate(names):
+        {"fails": fails, "killed": killed}[at](folder / str(number), name)
+
+
+@pytest.mark.parametrize("at", ["fails", "killed"])
+def test_some_points_of_the_sweep(tmp_path: Path, at: str) -> None:
+    sweep(tmp_path, of_today(2), at)
+
+
+def test_what_only_the_cloud_has_a_name_for_is_not_left_behind(tmp_path: Path) -> None:
+    sweep(tmp_path, ["identity-trainer-key", "secrets-API_KEY-value"], "killed")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("at", ["fails", "killed"])
+def test_the_whole_sweep(tmp_path: Path, at: str, shard: int) -> None:
+    mine = points()[shard::SHARDS]
+    assert mine
+    sweep(tmp_path, mine, at)
+
+
+def test_the_sweep_knows_everything_that_is_made(tmp_path: Path) -> None:
+    with simulation(tmp_path / "dev") as stack:
+        stack.add_secrets()
+        stack.up()
+        made = sorted(each.name for each in stack.cloud.log if each.call == "create")
+        assert made == points()
+        stack.destroy()
+        assert stack.left() == []
+
+
+def test_recovering_a_stack_that_nothing_happened_to_changes_nothing(dev: Simulation) -> None:
+    dev.up()
+    before = dev.state()
+    assert "nothing is pending" in dev.run(sys.executable, "-m", "ops", "--stack", "dev", "recover").stdout
+    assert dev.state()["resources"] == before["resources"]
+    assert eventually(lambda: dev.preview() == {}, 30, "recover changed something")
+    assert PROJECT
