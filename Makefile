@@ -15,8 +15,9 @@ export PULUMI_STACK := $(STACK)
 
 # The local stack and the simulated cloud keep their state in an ignored folder of this checkout and need no account. Other stacks use the backend
 # you are logged in to, and Pulumi asks before it changes anything. Pulumi writes its salt into the settings file it is given: it is given a copy.
+# Without metadata=skip it keeps a second file beside each state, and one that a kill left empty makes the state unreadable.
 ifneq ($(filter local,$(STACK))$(CLOUD),)
-export PULUMI_BACKEND_URL := file://$(STATE)/state
+export PULUMI_BACKEND_URL := file://$(STATE)/state?metadata=skip
 export PULUMI_HOME := $(STATE)/home
 export PULUMI_CONFIG_PASSPHRASE ?= local
 CONFIG := --config-file $(PROJECT)/Pulumi.$(STACK).yaml

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -46,6 +47,7 @@ def recover(stack: str) -> Iterator[str]:
     _, alive = psutil.wait_procs(orphans(), timeout=5)
     for process in alive:
         process.kill()
+    yield from _mend_files()
     _pulumi("cancel", "--yes", "--stack", stack, check=False)  # the lock of a killed engine
     exported = json.loads(_pulumi("stack", "export", "--stack", stack))
     deployment: dict[str, Any] = exported["deployment"]
@@ -58,6 +60,17 @@ def recover(stack: str) -> Iterator[str]:
         if operation["type"] == "creating":
             yield from _adopt_or_remove(operation["resource"], resources)
     _pulumi("stack", "import", "--stack", stack, stdin=json.dumps(exported))
+
+
+def _mend_files() -> Iterator[str]:
+    """A backend of files keeps attributes beside each state. They can be done without, but an empty file of them makes the state unreadable."""
+    url = urlsplit(json.loads(_pulumi("whoami", "--json"))["url"])
+    if url.scheme != "file":
+        return
+    for attributes in Path(url.path).glob(".pulumi/stacks/**/*.attrs"):
+        if not attributes.read_text().strip():
+            attributes.unlink()
+            yield f"removed {attributes.name}, which was cut short"
 
 
 def _adopt_or_remove(lost: Resource, resources: list[Resource]) -> Iterator[str]:
