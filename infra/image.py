@@ -31,7 +31,7 @@ class Image(Component):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__(name, registry.made, opts)
-        # Asked for only once the registry is there, so that the first preview needs no account. A repository that is only used is there already.
+        # Asked for only once the registry is there and may be read, so that the first preview needs no account.
         token = organizations.get_client_config_output(opts=pulumi.InvokeOutputOptions(parent=self, depends_on=registry.made)).access_token
         built = docker_build.Image(
             f"{name}-build",

@@ -52,7 +52,7 @@ class Registry(Component):
             )
             repository, self.made = resource.repository_id, [resource]
         for reader, member in readers.items():
-            artifactregistry.RepositoryIamMember(
+            granted = artifactregistry.RepositoryIamMember(
                 f"{name}-{reader}",
                 location=self.location,
                 repository=repository,
@@ -60,6 +60,7 @@ class Registry(Component):
                 member=member,
                 opts=self.child(),
             )
+            self.made.append(granted)
         self.register_outputs({"url": self.url})
 
 

@@ -1,6 +1,8 @@
 """Measurements, as ratios of things measured side by side in one run: `make bench`.
 
-    start-up    from `pulumi up` to the first training step, beside the same processes started by hand
+    start-up      from `pulumi up` to the first training step, beside the same processes started by hand
+    preview       `pulumi preview` of prod on the simulated cloud, beside an empty program with the same imports: time and memory
+    up + destroy  of prod, beside as many resources that need nothing of each other, with the same imports
 
 Nothing here passes or fails; numbers of one machine say little about another, ratios more.
 """
@@ -15,14 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from settings import parse
+from tests.cloud.cloud import Cloud
+from tests.cloud.provider import serve
 from tests.conftest import ROOT, Stack
+from tests.infra.program import settings_of
 from workloads.local import ports, runs
 from workloads.local.plan import RUNS, plan
 from workloads.topology import Topology, encode, loopback, tf_config
@@ -92,6 +101,109 @@ def startup() -> None:
     )
 
 
+# --------------------------------------------------------------------------------------------------- environment
+
+IMPORTS = """
+import infra.environment, workloads.kubernetes.namespace, workloads.places
+from pulumi_gcp import artifactregistry, compute, container, organizations, projects, secretmanager, serviceaccount, storage
+from pulumi_kubernetes.core import v1
+
+# They are loaded when they are first used.
+used = [artifactregistry.Repository, compute.Network, container.Cluster, organizations.get_client_config_output, projects.Service,
+        secretmanager.Secret, serviceaccount.Account, storage.Bucket, v1.Namespace]
+"""
+ALIKE = (
+    IMPORTS
+    + """
+for number in range({count}):
+    projects.Service(f"service-{{number}}", service=f"number-{{number}}.googleapis.com", disable_on_destroy=False)
+"""
+)
+
+
+class Measured(NamedTuple):
+    seconds: float
+    megabytes: float
+
+
+def measured(command: list[str], folder: Path, env: Mapping[str, str]) -> Measured:
+    """How long a command takes, and the most memory that it and everything it starts have at once."""
+    begun, peak = time.monotonic(), 0
+    process = psutil.Popen(command, cwd=folder, env={**os.environ, **env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while process.poll() is None:
+        with suppress(psutil.Error):
+            tree = [process, *process.children(recursive=True)]
+            peak = max(peak, sum(resident(each) for each in tree))
+        time.sleep(0.02)
+    if process.returncode:
+        raise SystemExit(f"{command} failed: {process.stderr.read().decode()}")
+    return Measured(time.monotonic() - begun, peak / 2**20)
+
+
+def resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def project(folder: Path, program: str | None) -> None:
+    """A project folder beside ours: our program, or another one with our interpreter."""
+    folder.mkdir()
+    (folder / "state").mkdir()
+    shutil.copy(ROOT / "Pulumi.yaml", folder)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    (folder / "Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": settings_of("prod") | {"trainstack:cluster": UNPROTECTED}}))
+    (folder / "__main__.py").write_text(program or (ROOT / "__main__.py").read_text())
+
+
+UNPROTECTED = {**settings_of("prod")["trainstack:cluster"], "deletion_protection": False}
+
+
+def environment() -> None:
+    names = {"ours": None, "empty": IMPORTS}
+    previews: dict[str, list[Measured]] = {name: [] for name in names}
+    whole: dict[str, list[float]] = {"ours": [], "alike": []}
+    for number in range(ROUNDS):
+        with tempfile.TemporaryDirectory() as place, serve(Cloud(Path(place) / "cloud.json")) as served:
+            for name, program in names.items():
+                previews[name].append(pulumi(Path(place) / name, program, served, ["preview"])[0])
+            Path(place, "cloud.json").unlink()
+            up, down = pulumi(Path(place) / "ours-whole", None, served, ["up", "--yes", "--skip-preview"], ["destroy", "--yes"])
+            whole["ours"].append(up.seconds + down.seconds)
+            count = sum(call.call == "create" for call in Cloud(Path(place) / "cloud.json").log)
+            Path(place, "cloud.json").unlink()
+            up, down = pulumi(
+                Path(place) / "alike", ALIKE.format(count=count), served, ["up", "--yes", "--skip-preview"], ["destroy", "--yes"]
+            )
+            whole["alike"].append(up.seconds + down.seconds)
+        print(f"  round {number + 1}: preview {previews['ours'][-1]} beside {previews['empty'][-1]}", flush=True)
+        print(
+            f"  round {number + 1}: up + destroy of {count} resources {whole['ours'][-1]:.1f} s beside {whole['alike'][-1]:.1f} s",
+            flush=True,
+        )
+    for what in Measured._fields:
+        ours, empty = (statistics.median(getattr(each, what) for each in previews[name]) for name in names)
+        print(f"preview of prod: {ours:.1f} {what}, an empty program with the same imports {empty:.1f}: {ours / empty:.2f} ×")
+    ours, alike = (statistics.median(values) for values in whole.values())
+    print(f"up + destroy of prod: {ours:.1f} s, as many resources that need nothing {alike:.1f} s: {ours / alike:.2f} ×")
+
+
+def pulumi(folder: Path, program: str | None, served: Mapping[str, str], *commands: list[str]) -> list[Measured]:
+    project(folder, program)
+    env = {
+        **served,
+        "PULUMI_BACKEND_URL": f"file://{folder}/state",
+        "PULUMI_HOME": str(folder.parent / "home"),
+        "PULUMI_CONFIG_PASSPHRASE": "bench",
+        "PULUMI_SKIP_UPDATE_CHECK": "1",
+    }
+    measured(["pulumi", "stack", "init", "prod"], folder, env)
+    return [measured(["pulumi", *command, "--stack", "prod"], folder, env) for command in commands]
+
+
 if __name__ == "__main__":
+    print("the environment prod on the simulated cloud:")
+    environment()
     print("start-up, 2 workers, 1 parameter server, chief and evaluator:")
     startup()

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 from tests.cloud import docker, google, kubernetes
 from tests.cloud.kinds import DEFAULTS, UNKNOWN, CloudError, Fields, Kind, Parent, Reference, Values, at, merged, put
 
-CallName = Literal["create", "read", "update", "delete"]
+CallName = Literal["create", "read", "update", "delete", "invoke"]
 Result = TypeVar("Result")
 
 
@@ -230,6 +230,11 @@ class Cloud:
             self._remove(state, resource)
 
         self._perform("delete", type, id, action)
+
+    def asked(self, token: str) -> None:
+        """Writes a look-up down."""
+        with self.opened(write=True) as state:
+            state.log.append(Call("invoke", token, ""))
 
     def preview(self, type: str, inputs: Values, configuration: Mapping[str, str]) -> Values:
         """The outputs of something that is still to be created: what only the cloud can say is unknown."""

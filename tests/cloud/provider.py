@@ -215,6 +215,7 @@ class Provider(ResourceProviderServicer):
 
     @answering
     def Invoke(self, request: Any, context: grpc.ServicerContext) -> protocol.InvokeResponse:
+        self.cloud.asked(request.tok)
         if request.tok != "gcp:organizations/getClientConfig:getClientConfig":
             raise CloudError(f"the simulated cloud does not answer look-ups such as {request.tok}")
         configuration = self.configuration(context)

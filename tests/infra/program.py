@@ -54,14 +54,22 @@ class Recorded(Mocks):
         return {
             args.name: plain(args.inputs)
             for args in self.resources.values()
-            if args.typ.startswith((f"gcp:{kind}:", f"kubernetes:{kind}", f"docker-build:{kind}"))
+            if args.typ in (f"kubernetes:{kind}", f"docker-build:{kind}", f"pulumi:{kind}") or args.typ.startswith(f"gcp:{kind}:")
         }
+
+    def is_secret(self, name: str, key: str) -> bool:
+        """Whether an input is on its way as a secret."""
+        (args,) = (args for args in self.resources.values() if args.name == name and key in args.inputs)
+        return SECRET in args.inputs[key]
+
+
+SECRET = "4dabf18193072939515e22adb298388d"  # the key that marks a secret on its way to a provider
 
 
 def plain(value: Any) -> Any:
     """Without secret marks and with whole numbers as such."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
+        return plain(value["value"]) if SECRET in value else {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [plain(inner) for inner in value]
     if isinstance(value, float) and value.is_integer():

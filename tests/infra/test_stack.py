@@ -65,6 +65,13 @@ def test_only_the_maximum_of_the_pool_changes_with_the_number_of_workers(dev: Si
     assert [list(each.detailed_diff) for each in changed] == [["autoscaling.totalMaxNodeCount"]]
 
 
+@pytest.mark.parametrize("registry", [{}, {"domain": "gcr.io", "create": False}], ids=["a registry that is made", "one that is used"])
+def test_the_first_preview_asks_google_nothing(dev: Simulation, registry: dict[str, Any]) -> None:
+    dev.write(registry=registry)
+    dev.preview()
+    assert dev.cloud.log == []
+
+
 def test_refresh_finds_a_pool_that_was_resized_by_hand(dev: Simulation) -> None:
     dev.up()
     dev.cloud.change(POOL, "autoscaling.totalMaxNodeCount", 99)
