@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,12 +42,7 @@ VERSION = "gcp:secretmanager/secretVersion:SecretVersion"
 
 def recover(stack: str) -> Iterator[str]:
     """Mends the state and says what it does, a line at a time. `pulumi refresh` must follow."""
-    for process in orphans():
-        yield f"ended {process.pid}, which an interrupted pulumi left behind"
-        process.terminate()
-    _, alive = psutil.wait_procs(orphans(), timeout=5)
-    for process in alive:
-        process.kill()
+    yield from _end(orphans())
     yield from _mend_files()
     _pulumi("cancel", "--yes", "--stack", stack, check=False)  # the lock of a killed engine
     exported = json.loads(_pulumi("stack", "export", "--stack", stack))
@@ -60,6 +56,18 @@ def recover(stack: str) -> Iterator[str]:
         if operation["type"] == "creating":
             yield from _adopt_or_remove(operation["resource"], resources)
     _pulumi("stack", "import", "--stack", stack, stdin=json.dumps(exported))
+
+
+def _end(processes: list[psutil.Process]) -> Iterator[str]:
+    for process in processes:
+        yield f"ended {process.pid}, which an interrupted pulumi left behind"
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=3)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=3)
 
 
 def _mend_files() -> Iterator[str]:

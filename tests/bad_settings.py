@@ -11,6 +11,10 @@ def one(**changes: Any) -> dict[str, Any]:
     return {"trainings": {"a": {**DIGITS, **changes}}}
 
 
+def gke(**changes: Any) -> dict[str, Any]:
+    return {"target": "gke", "cluster": {"location": "us-central1-a"}, **changes}
+
+
 BAD: dict[str, tuple[Any, ...]] = {
     "unknown key": (one(wroker={}), "trainings.a.wroker", "did you mean worker?", "peer_timeout"),
     "unknown key of a role": (one(worker={"replica": 2}), "trainings.a.worker.replica", "did you mean replicas?", "accelerator"),
@@ -95,4 +99,40 @@ BAD: dict[str, tuple[Any, ...]] = {
     "an argument without value": (one(args={"epochs": None}), "trainings.a.args.epochs", "text, a number, true or false"),
     "a module that is none": (one(program="__main__.x"), "trainings.a.program", "is not a program"),
     "not a mapping": ({"trainings": {"a": 5}}, "trainings.a", "a mapping of keys to values"),
+    "no project on gke": (gke(), "gcp:project: target gke needs your Google Cloud project", "pulumi config set gcp:project"),
+    "no location on gke": ({"target": "gke"}, "cluster.location: the cluster needs a place", "write location: us-central1-a"),
+    "a location that is none": (gke(cluster={"location": "iowa"}), "cluster.location", "a region such as us-central1"),
+    "zones elsewhere": (gke(cluster={"location": "us-central1", "node_locations": ["us-east1-b"]}), "us-east1-b is not in us-central1"),
+    "too little maintenance": (gke(cluster={"location": "us-central1", "maintenance": {"days": ["SU"]}}), "write two days or more"),
+    "a time without quotes": (
+        gke(cluster={"location": "us-central1", "maintenance": {"start": "3am"}}),
+        "cluster.maintenance.start",
+        '"03:00"',
+    ),
+    "a range with host bits": (gke(network={"nodes_cidr": "10.0.0.1/20"}), "network.nodes_cidr", "written as 10.0.0.0/20"),
+    "overlapping ranges": (gke(network={"nodes_cidr": "10.20.0.0/20"}), "network.pods_cidr", "overlaps nodes_cidr"),
+    "an existing network without its ranges": (gke(network={"existing": "shared"}), "network.subnetwork", "write subnetwork: NAME"),
+    "ranges of an existing network": (
+        gke(network={"existing": "a", "subnetwork": "b", "pods_range": "c", "services_range": "d", "pods_cidr": "10.0.0.0/14"}),
+        "network.pods_cidr",
+        "is used as it is",
+    ),
+    "a subnetwork without a network": (gke(network={"subnetwork": "b"}), "network.subnetwork", "write existing: NAME"),
+    "an existing bucket to delete": (
+        gke(storage={"data": {"existing": "abc", "on_destroy": "delete"}}),
+        "storage.data.existing",
+        "remove it",
+    ),
+    "a bucket with its scheme": (gke(storage={"data": {"existing": "gs://abc"}}), "storage.data.existing", "without gs://"),
+    "an image built and named": (gke(image={"build": True, "reference": "i@sha256:" + "0" * 64}), "image.reference", "remove them"),
+    "no image at all": (gke(image={"build": False}, trainings={"a": DIGITS}), "image.build", "no task could start"),
+    "a name for gcr.io": (gke(registry={"domain": "gcr.io", "name": "x"}), "registry.name", "remove name"),
+    "a repository without name": (gke(registry={"create": False}), "registry.name", "write name: my-repository"),
+    "three GPUs of a kind that has none": (gke(**one(worker={"gpus": 3, "accelerator": "l4"})), "trainings.a.worker.gpus", "1, 2, 4, 8"),
+    "spot and flex-start": (
+        gke(**one(worker={"gpus": 1, "accelerator": "l4", "spot": True, "flex_start": True})),
+        "trainings.a.worker.flex_start",
+        "remove one of the two",
+    ),
+    "gcp as a key of ours": ({"gcp": {"project": "p"}}, "gcp: unknown key", "gcp:project"),
 }

@@ -16,10 +16,14 @@ from tests.conftest import ROOT
 # From a room to what it must never import, and why.
 FORBIDDEN = {
     "trainer": {"pulumi", "workloads", "ops", "settings", "infra"},  # runs anywhere TF_CONFIG is set
+    "infra": {"tensorflow", "tf_keras", "workloads", "trainer", "ops", "settings"},  # gets what it needs as arguments
+    "infra/pools.py": {"pulumi", "pulumi_gcp"},  # pure, because settings are checked with it
+    "infra/accelerators.py": {"pulumi", "pulumi_gcp"},
     "workloads": {"tensorflow", "tf_keras", "ops", "infra"},  # declares tasks, does not run their mathematics
     "ops": {"pulumi", "infra"},  # reads what a stack left, does not run its program
     "settings.py": {"tensorflow", "tf_keras", "pulumi_gcp", "pulumi_kubernetes"},  # a preview must be quick
     "workloads/topology.py": {"pulumi", "pulumi_kubernetes", "tensorflow", "settings", "psutil", "yaml"},  # pure
+    "workloads/places.py": {"pulumi", "pulumi_kubernetes", "tensorflow", "settings", "psutil", "yaml"},  # pure
     "workloads/outcome.py": {"pulumi", "pulumi_kubernetes", "tensorflow", "settings", "psutil", "yaml"},  # pure
     "workloads/local": {"pulumi_gcp", "pulumi_kubernetes", "kubernetes"},
 }
@@ -137,6 +141,19 @@ def test_other_stacks_keep_the_backend_of_the_user() -> None:
     shown = make("--dry-run", "preview", "STACK=dev", PULUMI_BACKEND_URL="gs://team").stdout
     assert "--stack dev --config-file Pulumi.dev.yaml" in shown
     assert "file://" not in shown
+
+
+def test_no_command_destroys_without_a_preview() -> None:
+    """The preview is what refuses to destroy something protected."""
+    recipes = (ROOT / "Makefile").read_text()
+    assert "pulumi destroy" in recipes
+    assert not [line for line in recipes.splitlines() if "destroy" in line and "--skip-preview" in line]
+
+
+def test_an_unknown_cloud_is_one_sentence() -> None:
+    done = make("preview", "STACK=dev", "CLOUD=aws")
+    assert done.returncode != 0
+    assert "CLOUD=aws is not known; write CLOUD=simulated" in done.stderr
 
 
 def test_a_stack_without_settings_is_one_sentence() -> None:

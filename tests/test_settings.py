@@ -80,9 +80,24 @@ def test_every_key_of_the_reference_is_accepted() -> None:
         "target": "gke",
         "image": {"reference": digest},
         "kubernetes": {"context": "kind"},
-        "cluster": {"location": "us-central1-a", "deletion_protection": False},
-        "storage": {"data": {}, "checkpoints": {}, "logs": {"on_destroy": "keep"}},
-        "registry": {"domain": "gcr.io"},
+        "cluster": {
+            "location": "us-central1-a",
+            "node_locations": ["us-central1-a", "us-central1-b"],
+            "deletion_protection": False,
+            "release_channel": "stable",
+            "authorized_networks": ["10.0.0.0/8"],
+            "maintenance": {"start": "03:00", "days": ["SA", "SU"]},
+            "min_nodes": 0,
+            "image_streaming": False,
+            "gpu_driver": "latest",
+        },
+        "network": {"nodes_cidr": "10.0.0.0/20", "pods_cidr": "10.4.0.0/14", "services_cidr": "10.8.0.0/20", "flow_logs": True},
+        "storage": {
+            "data": {"existing": "team-data"},
+            "checkpoints": {"on_destroy": "delete", "versioning": True, "delete_after_days": 90, "delete_versions_after_days": 7},
+            "logs": {"on_destroy": "keep"},
+        },
+        "registry": {"domain": "gcr.io", "create": False, "keep_images": 5},
         "secrets": {"WANDB_API_KEY": "x"},
         "budget": {"per_hour": 20},
         "trainings": {
@@ -129,7 +144,7 @@ def test_every_key_of_the_reference_is_accepted() -> None:
             }
         },
     }
-    assert parse(everything).trainings["resnet"].topology.worker == 4
+    assert parse(everything, {"project": "p"}).trainings["resnet"].topology.worker == 4
 
 
 def test_what_local_leaves_out_is_named() -> None:

@@ -15,21 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pulumi.automation as automation
 import yaml
-from pulumi.runtime._callbacks import _CallbackServicer
 
 from tests.cloud.cloud import Cloud, Resource
 from tests.cloud.provider import serve
 from tests.conftest import ROOT
 from tests.infra.program import settings_of
 
+UP = ("up", "--yes", "--skip-preview")
 CLI = automation.PulumiCommand(root=str(ROOT / ".venv"))
 
 
 def program() -> None:
-    _CallbackServicer._servicers.clear()  # a program that failed in this process has left its own behind, in a loop that is closed
     runpy.run_path(str(ROOT / "__main__.py"))
 
 
@@ -75,12 +73,10 @@ class Simulation:
         return dict(self.stack.up().summary.resource_changes or {})
 
     def refused(self) -> str:
-        """What an `up` that fails says."""
-        try:
-            self.stack.up()
-        except automation.CommandError as error:
-            return str(error)
-        raise AssertionError("it did not fail")
+        """What an `up` that fails says. By the CLI: a program that fails inside this process leaves something behind in it."""
+        done = self.pulumi(*UP, check=False)
+        assert done.returncode, "it did not fail"
+        return done.stdout + done.stderr
 
     def preview(self) -> dict[str, list[str]]:
         """What would change: from the kind of operation to the logical names."""
@@ -105,8 +101,14 @@ class Simulation:
 
     def pulumi(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command of Pulumi as a person types it."""
-        settings = f"{self.folder}/Pulumi.{self.name}.yaml"
-        return self.run("pulumi", *arguments, "--stack", self.name, "--config-file", settings, check=check)
+        return self.run("pulumi", *self.of_this_stack(*arguments), check=check)
+
+    def of_this_stack(self, *arguments: str) -> list[str]:
+        return [*arguments, "--stack", self.name, "--config-file", f"{self.folder}/Pulumi.{self.name}.yaml"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self.env}
 
     def state(self) -> dict[str, Any]:
         """The state as it is kept, with its secrets encrypted."""
@@ -114,14 +116,15 @@ class Simulation:
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command of the operator's, with the environment of the stack and the cloud."""
-        env = {**os.environ, **self.env, "TRAINSTACK_CLOUD": str(self.cloud.path)}
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=180)
         assert not check or done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done
 
-    def kill_engine(self) -> None:
-        """As a laptop's battery would. Only this process's own engine."""
-        for engine in [each for each in psutil.Process().children(recursive=True) if each.name() == "pulumi"]:
+    def killed(self) -> None:
+        """An `up` whose engine is killed when a creation is lost, as a laptop's battery would do it."""
+        with (self.folder / "killed.log").open("w") as log:
+            engine = subprocess.Popen(["pulumi", *self.of_this_stack(*UP)], cwd=ROOT, env=self.environment, stdout=log, stderr=log)
+            assert self.cloud.lost.wait(60), (self.folder / "killed.log").read_text()
             engine.kill()
             engine.wait()
 
