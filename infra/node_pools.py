@@ -41,6 +41,7 @@ class NodePools(Component):
                 f"{name}-{pool.name}",
                 name=pool.name,
                 cluster=cluster.id,
+                location=cluster.location,
                 initial_node_count=0 if pool.for_workers else 1,
                 autoscaling=container.NodePoolAutoscalingArgs(
                     total_min_node_count=pool.least,

@@ -168,16 +168,15 @@ def environment() -> None:
         with tempfile.TemporaryDirectory() as place, serve(Cloud(Path(place) / "cloud.json")) as served:
             for name, program in names.items():
                 previews[name].append(pulumi(Path(place) / name, program, served, ["preview"])[0])
-            Path(place, "cloud.json").unlink()
             up, down = pulumi(Path(place) / "ours-whole", None, served, ["up", "--yes", "--skip-preview"], ["destroy", "--yes"])
             whole["ours"].append(up.seconds + down.seconds)
             count = sum(call.call == "create" for call in Cloud(Path(place) / "cloud.json").log)
-            Path(place, "cloud.json").unlink()
             up, down = pulumi(
                 Path(place) / "alike", ALIKE.format(count=count), served, ["up", "--yes", "--skip-preview"], ["destroy", "--yes"]
             )
             whole["alike"].append(up.seconds + down.seconds)
-        print(f"  round {number + 1}: preview {previews['ours'][-1]} beside {previews['empty'][-1]}", flush=True)
+        shown = [f"{each.seconds:.1f} s and {each.megabytes:.0f} MB" for each in (previews["ours"][-1], previews["empty"][-1])]
+        print(f"  round {number + 1}: preview {shown[0]} beside {shown[1]}", flush=True)
         print(
             f"  round {number + 1}: up + destroy of {count} resources {whole['ours'][-1]:.1f} s beside {whole['alike'][-1]:.1f} s",
             flush=True,

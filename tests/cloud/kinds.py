@@ -36,7 +36,9 @@ class Fields(dict[str, str]):
         self.configuration = configuration
 
     def find(self, key: str) -> str:
-        """The field, or "" where nobody says it."""
+        """The field, or "" where nobody says it. The region of something with a location is the location's."""
+        if key == "region" and "region" not in self and "location" in self:
+            return "-".join(self["location"].split("-")[:2])
         return self.get(key) or next(filter(None, (self.configuration.get(name) for name in DEFAULTS.get(key, ()))), "")
 
     def __missing__(self, key: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pulumi.automation as automation
 import yaml
+from pulumi.runtime._callbacks import _CallbackServicer
 
 from tests.cloud.cloud import Cloud, Resource
 from tests.cloud.provider import serve
@@ -28,6 +29,7 @@ CLI = automation.PulumiCommand(root=str(ROOT / ".venv"))
 
 
 def program() -> None:
+    _CallbackServicer._servicers.clear()  # one that failed in this process has left its own behind, in a loop that is closed
     runpy.run_path(str(ROOT / "__main__.py"))
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.infra.program import run
+from tests.cloud import google
+from tests.infra.program import PROJECT, run
 from tests.infra.random_settings import random_settings
-from tests.infra.simulation import simulation
+from tests.infra.simulation import Simulation, simulation
 
 SEEDS = range(200)
 PARTS = 8
@@ -66,9 +67,19 @@ def rules_hold(resources: dict[str, Any], config: dict[str, Any]) -> None:
 def test_a_second_preview_shows_no_change(tmp_path: Path, seed: int) -> None:
     with simulation(tmp_path / "dev") as stack:
         stack.config = {key: value for key, value in random_settings(seed).items() if key != "trainstack:secrets"}
-        for bucket in re.findall(r"team-bucket-\d", json.dumps(stack.config)):
-            stack.cloud.enable("some-project", "storage")
-            stack.cloud.create("gcp:storage/bucket:Bucket", {"name": bucket, "location": "US"}, {"project": "some-project"})
+        theirs(stack)
         stack.write()
         stack.up()
         assert stack.preview() == {}
+
+
+def theirs(stack: Simulation) -> None:
+    """What is there before the stack, and is used by it."""
+    stack.cloud.enable(PROJECT, "storage.googleapis.com", "artifactregistry.googleapis.com")
+    here = {"project": PROJECT}
+    for bucket in set(re.findall(r"team-bucket-\d", json.dumps(stack.config))):
+        stack.cloud.create(google.BUCKET, {"name": bucket, "location": "US"}, here)
+    registry = stack.config.get("trainstack:registry", {})
+    if not registry.get("create", True):
+        name, location = registry.get("name", "gcr.io"), "us" if "domain" in registry else stack.config["gcp:region"]
+        stack.cloud.create(google.REPOSITORY, {"repositoryId": name, "location": location, "format": "DOCKER"}, here)
