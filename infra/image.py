@@ -50,5 +50,5 @@ class Image(Component):
             ],
             opts=self.child(),
         )
-        self.reference = built.ref
+        self.reference = pulumi.Output.unsecret(built.ref)  # the token is a secret, the image's name is not
         self.register_outputs({"reference": self.reference})

@@ -22,6 +22,7 @@ from workloads.topology import Task, Topology, encode, loopback, tf_config
 SERVERS = Topology(chief=1, worker=1, ps=1, evaluator=1)
 TOGETHER = Topology(worker=2)
 FOREVER = "import time; time.sleep(600)"
+READY = "print('ready', file=sys.stderr, flush=True)"  # for commands whose handlers a test waits for
 
 
 class Crew:
@@ -52,6 +53,9 @@ class Crew:
     def wait_until_running(self, name: str) -> None:
         eventually(lambda: (self.says(name) or {}).get("state") == "running", 10, f"{name} does not run")
 
+    def wait_until_ready(self, name: str) -> None:
+        eventually(lambda: "ready" in self.log(name).read_text(), 10, f"{name} is not ready")
+
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Crew]:
@@ -69,7 +73,7 @@ def crew(topology: Topology, folder: Path) -> Iterator[Crew]:
     for process in made.running:
         if process.poll() is None:
             process.terminate()
-            process.wait(10)
+            process.wait(40)
 
 
 def test_the_chief_waits_for_every_peer_and_says_for_whom(servers: Crew) -> None:
@@ -80,28 +84,28 @@ def test_the_chief_waits_for_every_peer_and_says_for_whom(servers: Crew) -> None
     assert "waiting for " in servers.log("chief-0").read_text()
     assert not began.exists()
     servers.start("worker-0", FOREVER)
-    assert chief.wait(15) == 0
+    assert chief.wait(40) == 0
     assert began.exists()
 
 
 def test_the_chief_of_a_command_waits_for_the_servers_too(servers: Crew) -> None:
     """Their launchers are there long before TensorFlow is loaded."""
-    slow = f"import time; time.sleep(2); {LISTEN}; time.sleep(600)"
+    slow = f"import time; time.sleep(4); {LISTEN}; time.sleep(600)"
     servers.start("ps-0", slow)
     servers.start("worker-0", slow)
     chief = servers.start("chief-0", "import time; time.sleep(0.1)", "--wait-for-servers")
     servers.wait_until_running("worker-0")
     time.sleep(0.5)
     assert (servers.says("chief-0") or {})["state"] == "waiting"
-    assert chief.wait(15) == 0
+    assert chief.wait(40) == 0
 
 
 def test_servers_and_evaluator_end_with_success_when_the_chief_is_done(servers: Crew) -> None:
     others = [servers.start(name, FOREVER) for name in ("ps-0", "worker-0")]
     evaluator = servers.start("evaluator-0", "import time; time.sleep(2)")
     chief = servers.start("chief-0", "import time; time.sleep(1)")
-    assert [process.wait(15) for process in (chief, *others)] == [0, 0, 0]
-    assert evaluator.wait(15) == 0
+    assert [process.wait(40) for process in (chief, *others)] == [0, 0, 0]
+    assert evaluator.wait(40) == 0
 
 
 def test_a_server_does_not_wait_for_a_worker_that_never_comes(servers: Crew) -> None:
@@ -111,52 +115,50 @@ def test_a_server_does_not_wait_for_a_worker_that_never_comes(servers: Crew) -> 
 
 def test_a_failed_chief_does_not_end_the_servers(servers: Crew) -> None:
     ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
-    assert servers.start("chief-0", "raise SystemExit(3)").wait(15) == 3
+    assert servers.start("chief-0", "raise SystemExit(3)").wait(40) == 3
     time.sleep(3 * launcher.ASK_EVERY)
     assert (ps.poll(), worker.poll()) == (None, None)
 
 
 def test_a_configuration_error_of_the_chief_ends_everybody_as_one(servers: Crew) -> None:
     ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
-    assert servers.start("chief-0", "raise SystemExit(78)").wait(15) == 78
-    assert [process.wait(15) for process in (ps, worker)] == [78, 78]
+    assert servers.start("chief-0", "raise SystemExit(78)").wait(40) == 78
+    assert [process.wait(40) for process in (ps, worker)] == [78, 78]
 
 
 def test_without_the_chief_for_the_peer_timeout_a_task_gives_up(servers: Crew) -> None:
     ps = servers.start("ps-0", FOREVER, "--peer-timeout", "2")
-    assert ps.wait(15) == 1
+    assert ps.wait(40) == 1
     assert "chief-0 has not answered for 2 s" in servers.log("ps-0").read_text()
 
 
 def test_waiting_for_a_peer_has_an_end(servers: Crew) -> None:
-    assert servers.start("chief-0", FOREVER, "--peer-timeout", "1").wait(15) == 1
+    assert servers.start("chief-0", FOREVER, "--peer-timeout", "1").wait(40) == 1
     assert "gave up" in servers.log("chief-0").read_text()
 
 
 def test_sigterm_reaches_the_command_and_means_try_again(together: Crew) -> None:
     saved = together.folder / "saved"
-    code = f"import signal, sys, time; signal.signal(15, lambda *_: (open({str(saved)!r}, 'w'), sys.exit(75))); time.sleep(600)"
+    code = f"import signal, sys, time; signal.signal(15, lambda *_: (open({str(saved)!r}, 'w'), sys.exit(75))); {READY}; time.sleep(600)"
     first, second = together.start("worker-0", code), together.start("worker-1", FOREVER)
-    together.wait_until_running("worker-0")
-    time.sleep(0.5)  # until the command has installed its handler
+    together.wait_until_ready("worker-0")
     first.send_signal(signal.SIGTERM)
     second.send_signal(signal.SIGTERM)
-    assert first.wait(10) == 75
+    assert first.wait(40) == 75
     assert saved.exists()
-    assert second.wait(10) == 75, "a command that dies of the signal counts as told to stop, too"
+    assert second.wait(40) == 75, "a command that dies of the signal counts as told to stop, too"
 
 
 def test_a_server_that_is_told_to_stop_outlives_the_chief_that_saves(servers: Crew) -> None:
-    saving = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(1.5), sys.exit(75))); time.sleep(600)"
+    saving = f"import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(3), sys.exit(75))); {READY}; time.sleep(600)"
     ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
     chief = servers.start("chief-0", saving)
-    servers.wait_until_running("chief-0")
-    time.sleep(0.5)  # until the command has installed its handler
+    servers.wait_until_ready("chief-0")
     for process in (ps, worker, chief):
         process.send_signal(signal.SIGTERM)
     time.sleep(1)
     assert [process.poll() for process in (ps, worker, chief)] == [None, None, None]
-    assert [process.wait(10) for process in (chief, ps, worker)] == [75, 75, 75]
+    assert [process.wait(40) for process in (chief, ps, worker)] == [75, 75, 75]
 
 
 def test_a_command_that_starts_another_leaves_nothing(servers: Crew) -> None:
@@ -167,7 +169,7 @@ def test_a_command_that_starts_another_leaves_nothing(servers: Crew) -> None:
     pgrep = lambda: subprocess.run(["pgrep", "-f", f"sleep.600.. {mark}"], capture_output=True).stdout
     eventually(pgrep, 5, "the child did not start")
     ps.send_signal(signal.SIGTERM)
-    assert ps.wait(10) == 75
+    assert ps.wait(40) == 75
     assert not pgrep()
 
 
@@ -181,19 +183,19 @@ def test_a_lost_peer_is_not_this_tasks_fault(together: Crew) -> None:
     second.kill()
     for orphan in orphans:
         orphan.kill()
-    assert first.wait(15) == 75
+    assert first.wait(40) == 75
 
 
 def test_of_two_that_fail_together_one_is_to_blame(together: Crew) -> None:
     failing = "import time; time.sleep(1); raise SystemExit(1)"
     both = [together.start(name, failing) for name in ("worker-0", "worker-1")]
-    assert sorted(process.wait(15) for process in both) == [1, 75]
+    assert sorted(process.wait(40) for process in both) == [1, 75]
 
 
 def test_a_worker_that_fails_because_the_lead_is_done_has_succeeded(together: Crew) -> None:
     lead = together.start("worker-0", "import time; time.sleep(1)")
     other = together.start("worker-1", "import time; time.sleep(1.6); raise SystemExit(1)")
-    assert (lead.wait(15), other.wait(15)) == (0, 0)
+    assert (lead.wait(40), other.wait(40)) == (0, 0)
 
 
 def test_without_its_supervisor_a_task_ends(together: Crew) -> None:
@@ -220,26 +222,25 @@ def test_a_broken_tf_config_is_a_configuration_error(config: str | None) -> None
 
 
 def test_a_command_that_does_not_exist_is_a_configuration_error(servers: Crew) -> None:
-    assert servers.start("ps-0", "", through=["no-such-command"]).wait(10) == 78
+    assert servers.start("ps-0", "", through=["no-such-command"]).wait(40) == 78
     assert "'no-such-command' cannot be started (No such file or directory)" in servers.log("ps-0").read_text()
 
 
 def test_a_command_that_may_not_be_run_is_a_configuration_error(servers: Crew) -> None:
     script = servers.folder / "script"
     script.write_text("echo hello")
-    assert servers.start("ps-0", "", through=[str(script)]).wait(10) == 78
+    assert servers.start("ps-0", "", through=[str(script)]).wait(40) == 78
     assert "Traceback" not in servers.log("ps-0").read_text()
 
 
 def test_a_command_is_told_to_stop_once(together: Crew) -> None:
     """A second SIGTERM would interrupt it while it saves."""
     heard = together.folder / "heard"
-    code = f"import signal, sys, time\ndef save(*_):\n    open({str(heard)!r}, 'a').write('x')\n    time.sleep(1)\n    sys.exit(75)\nsignal.signal(15, save)\ntime.sleep(600)"
+    code = f"import signal, sys, time\ndef save(*_):\n    open({str(heard)!r}, 'a').write('x')\n    time.sleep(1)\n    sys.exit(75)\nsignal.signal(15, save)\n{READY}\ntime.sleep(600)"
     first, _ = together.start("worker-0", code), together.start("worker-1", FOREVER)
-    together.wait_until_running("worker-0")
-    time.sleep(0.5)  # until the command has installed its handler
+    together.wait_until_ready("worker-0")
     first.send_signal(signal.SIGTERM)
-    assert first.wait(10) == 75
+    assert first.wait(40) == 75
     assert heard.read_text() == "x"
 
 

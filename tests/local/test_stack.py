@@ -44,7 +44,7 @@ def test_up_and_destroy(stack: Stack) -> None:
     assert stack.preview("t") == "same"
     began = time.monotonic()
     stack.destroy()
-    assert time.monotonic() - began < 15, "10 s for the processes, the rest for the engine"
+    assert time.monotonic() - began < 30, "10 s for the processes, the rest for the engine and a busy machine"
     assert alive(folder) == []
     assert stack.status("t")["state"] == "cancelled"
     assert stack.resources() == []
