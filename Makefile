@@ -29,6 +29,8 @@ YES    :=
 OWN    :=
 endif
 
+# The program hands the registry a token of now; the one in the state is an hour old at most, and without it the image seems to be gone.
+FRESH       = $(if $(filter local,$(STACK)),,--run-program)
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
 
@@ -52,11 +54,11 @@ preview: stack ## show what `make up` would change
 	@$(SERVED) pulumi preview --diff $(PULUMI_ARGS)
 
 refresh: stack ## look again at what really is there
-	@$(SERVED) pulumi refresh $(YES) $(PULUMI_ARGS)
+	@$(SERVED) pulumi refresh $(FRESH) $(YES) $(PULUMI_ARGS)
 
 recover: stack ## after an `up` that was killed: find what it made and did not write down
 	@$(SERVED) python -m ops --stack $(STACK) recover
-	@$(SERVED) pulumi refresh $(YES) $(PULUMI_ARGS)
+	@$(SERVED) pulumi refresh $(FRESH) $(YES) $(PULUMI_ARGS)
 
 container: .venv/.ready ## train the settings of EXAMPLE in the trainer's image, on this machine
 	@python -m ops container $(SETTINGS)

@@ -56,7 +56,9 @@ def gke(stack: settings.Settings) -> None:
     for name, value in environment.outputs(trainings).items():
         pulumi.export(name, value)
     if stack.trainings:
-        pulumi.log.info(f"this version makes the environment for {', '.join(stack.trainings)}, and does not start trainings on gke yet")
+        pulumi.log.info(
+            f"this version makes the environment for {', '.join(stack.trainings)}; it does not start trainings on gke or check the budget yet"
+        )
 
 
 main()

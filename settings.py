@@ -24,6 +24,7 @@ from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
 
 PROJECT = "trainstack"
 ROOT = Path(__file__).resolve().parent
+TENSORFLOW = {False: "tensorflow-cpu", True: "tensorflow[and-cuda]"}  # without and with GPUs
 
 
 class SettingsError(Exception):
@@ -377,8 +378,9 @@ class Settings(Model):
         return needed and self.image.reference is None
 
     @property
-    def uses_gpus(self) -> bool:
-        return any(demand.gpus for demand in pools.demands(self.trainings))
+    def tensorflow(self) -> str:
+        """The package of TensorFlow that the built image needs."""
+        return TENSORFLOW[any(demand.gpus for demand in pools.demands(self.trainings))]
 
 
 def keys(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -484,6 +486,17 @@ def _problems_of_reference(field: str, reference: str) -> Iterator[str]:
     if "." in reference and (top in known or _can_be_imported(top)):
         return
     yield f"{field}: {reference!r} is not a program{_closest(reference, known)}; write one of {', '.join(known)}, package.module, or path/to/file.py."
+
+
+NOT_IN_IMAGE = (
+    "is not in the image that is built, which has the programs of trainer/ alone; move it to trainer/programs, or write image: {reference: …} "
+    "with an image that has it."
+)
+
+
+def in_image(program: str) -> bool:
+    """Whether trainer/Dockerfile puts a program into the image."""
+    return program.split(".")[0] in programs.names() or program.startswith(("trainer/", "trainer."))
 
 
 def _can_be_imported(package: str) -> bool:
@@ -600,6 +613,11 @@ def _problems_on_gke(settings: Settings) -> Iterator[str]:
         yield "image.reference: a ready image is not built, so build and base would do nothing; remove them."
     if not settings.image.build and settings.image.reference is None and settings.builds_image:
         yield "image.build: nothing is built and no image is named, so no task could start; write reference: NAME@sha256:… or build: true."
+    if settings.builds_image:
+        for name, training in settings.trainings.items():
+            for field, program in (("program", training.program), ("data_prep.program", training.data_prep and training.data_prep.program)):
+                if program and not in_image(program):
+                    yield f"trainings.{name}.{field}: {program} {NOT_IN_IMAGE}"
     if settings.registry.domain == "gcr.io" and settings.registry.name:
         yield "registry.name: the gcr.io repository of a project has the name gcr.io; remove name, or write domain: pkg.dev."
     if settings.registry.domain == "pkg.dev" and not settings.registry.create and settings.registry.name is None:

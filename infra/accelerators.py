@@ -55,12 +55,13 @@ class Accelerator:
     memory: int  # GB on each GPU
     machines: Mapping[int, tuple[Machine, ...]]  # GPUs on a node → machines with so many, the smallest first
     never_on_demand: tuple[int, ...] = ()  # numbers of GPUs that can only be had as spot or flex-start
+    flex_start: bool = True  # whether it can be had by flex-start: only machines that are made for their GPU can
 
 
 ACCELERATORS: Mapping[str, Accelerator] = {
-    "t4": Accelerator("nvidia-tesla-t4", 16, {1: _n1(32), 2: _n1(32), 4: _n1(96)}),
-    "p100": Accelerator("nvidia-tesla-p100", 16, {1: _n1(16), 2: _n1(32), 4: _n1(32)}),
-    "v100": Accelerator("nvidia-tesla-v100", 16, {1: _n1(8), 2: _n1(16), 4: _n1(32), 8: _n1(96)}),
+    "t4": Accelerator("nvidia-tesla-t4", 16, {1: _n1(32), 2: _n1(32), 4: _n1(96)}, flex_start=False),
+    "p100": Accelerator("nvidia-tesla-p100", 16, {1: _n1(16), 2: _n1(32), 4: _n1(32)}, flex_start=False),
+    "v100": Accelerator("nvidia-tesla-v100", 16, {1: _n1(8), 2: _n1(16), 4: _n1(32), 8: _n1(96)}, flex_start=False),
     "l4": Accelerator(
         "nvidia-l4",
         24,

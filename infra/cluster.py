@@ -46,7 +46,7 @@ class Cluster(Component):
             name=names.base,
             description=f"Made by Trainstack, stack {names.stack}",
             location=location,
-            node_locations=list(wanted.node_locations) or None,
+            node_locations=[zone for zone in wanted.node_locations if zone != location] or None,  # its own zone is not named
             resource_labels=names.labels(),
             # A pool that is there for some minutes only: node pools of our own follow, but GKE wants one to begin with.
             remove_default_node_pool=True,
@@ -69,7 +69,6 @@ class Cluster(Component):
             master_auth=container.ClusterMasterAuthArgs(
                 client_certificate_config=container.ClusterMasterAuthClientCertificateConfigArgs(issue_client_certificate=False)
             ),
-            security_posture_config=container.ClusterSecurityPostureConfigArgs(mode="BASIC", vulnerability_mode="VULNERABILITY_DISABLED"),
             secret_manager_config=container.ClusterSecretManagerConfigArgs(enabled=secret_manager),
             # Upkeep
             release_channel=container.ClusterReleaseChannelArgs(channel=wanted.release_channel.upper()),

@@ -35,10 +35,11 @@ class Environment:
         explain(names.project)
         if filestore:
             pulumi.log.info(
-                f"{', '.join(filestore)}: a ReadWriteMany claim on GKE is a Filestore instance, whose smallest size is 1Ti; that is what it has and costs"
+                f"{', '.join(filestore)}: a ReadWriteMany claim on GKE is a Filestore instance, whose smallest size is 1Ti (premium-rwx: 2.5Ti); that is what it has and costs"
             )
 
-        apis = Apis("apis", [*(["secretmanager"] if wanted.secrets else []), *(["file"] if filestore else [])])
+        services = {"secretmanager": bool(wanted.secrets), "file": bool(filestore), "containerfilesystem": wanted.cluster.image_streaming}
+        apis = Apis("apis", [service for service, used in services.items() if used])
         network = Network("network", names, wanted.region, wanted.network, apis.need("compute"))
         self.identity = identity = Identity(
             "identity",
@@ -65,6 +66,7 @@ class Environment:
             identity.nodes.email,
             wanted.cluster.gpu_driver,
             wanted.cluster.image_streaming,
+            needs=apis.need("containerfilesystem") if wanted.cluster.image_streaming else [],
         )
         workload_identity = WorkloadIdentity(
             "workload-identity",
@@ -96,7 +98,7 @@ class Environment:
             Secrets("secrets", names, wanted.secrets, identity.trainer.member, apis.need("secretmanager"))
         self.image: pulumi.Input[str] = wanted.image.reference or ""
         if wanted.builds_image:
-            self.image = Image("image", names.short, wanted.image, self.registry, wanted.uses_gpus).reference
+            self.image = Image("image", names.short, wanted.image, self.registry, wanted.tensorflow).reference
 
         self.kubernetes = pulumi_kubernetes.Provider(
             "cluster",

@@ -14,9 +14,6 @@ from infra.registry import Registry
 if TYPE_CHECKING:
     import settings
 
-CPU_PACKAGE = "tensorflow-cpu"
-GPU_PACKAGE = "tensorflow[and-cuda]"
-
 
 class Image(Component):
     reference: pulumi.Output[str]
@@ -27,7 +24,7 @@ class Image(Component):
         tag: str,
         wanted: settings.Image,
         registry: Registry,
-        gpu: bool,
+        tensorflow: str,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__(name, registry.made, opts)
@@ -38,7 +35,7 @@ class Image(Component):
             context=docker_build.BuildContextArgs(location="."),
             dockerfile=docker_build.DockerfileArgs(location="trainer/Dockerfile"),
             build_args={
-                "TENSORFLOW": GPU_PACKAGE if gpu else CPU_PACKAGE,
+                "TENSORFLOW": tensorflow,
                 **({"BASE": wanted.base} if wanted.base else {}),
             },
             platforms=[docker_build.Platform.LINUX_AMD64],

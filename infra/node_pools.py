@@ -14,10 +14,11 @@ from pulumi_gcp import container
 from infra.accelerators import ACCELERATORS
 from infra.component import Component
 from infra.naming import Names
-from infra.pools import CPU_POOL, Pool
+from infra.pools import CPU_POOL, WEEK, Pool
 
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # what a node may do is said by its account's roles, not by scopes
 TAINT = "trainstack/pool"
+LOCAL_DISKS = ("ephemeralStorageLocalSsdConfig", "localNvmeSsdBlockConfig")
 
 
 class NodePools(Component):
@@ -57,7 +58,8 @@ class NodePools(Component):
                 ),
                 opts=self.child(
                     depends_on=first,
-                    ignore_changes=["initialNodeCount"],
+                    # GKE says what local disks the machines of some GPUs have; nobody here asked for them.
+                    ignore_changes=["initialNodeCount", *(f"nodeConfig.{disks}" for disks in LOCAL_DISKS)],
                     custom_timeouts=pulumi.CustomTimeouts(create="40m", update="60m", delete="40m"),
                 ),
             )
@@ -88,7 +90,7 @@ def _provisioning(pool: Pool) -> dict[str, Any]:
     if pool.flex_start:
         return {
             "flex_start": True,
-            "max_run_duration": f"{pool.longest}s",
+            "max_run_duration": f"{WEEK}s",  # the most there is: a run's own deadline ends it, and another value would replace the pool
             "reservation_affinity": container.NodePoolNodeConfigReservationAffinityArgs(consume_reservation_type="NO_RESERVATION"),
         }
     if pool.reservation:

@@ -41,7 +41,6 @@ class Demand:
     flex_start: bool = False
     reservation: str | None = None
     computes: bool = False  # gradients
-    deadline: int | None = None
 
     @property
     def pool(self) -> str:
@@ -67,7 +66,6 @@ class Pool:
     spot: bool = False
     flex_start: bool = False
     reservation: str | None = None
-    longest: int | None = None  # seconds a node lives
     training: str | None = None  # whose nodes these are, where it is one training alone
 
     @property
@@ -96,7 +94,7 @@ def demands(trainings: Mapping[str, Training]) -> Iterator[Demand]:
             written = getattr(training, role)
             asked = [(written and written.cpu) or TASK[0], (written and written.memory) or TASK[1]]
             if count and computes(training, role):
-                yield _demand(name, role, count, asked, training, written)
+                yield _demand(name, role, count, asked, written)
             elif count:
                 yield Demand(name, role, count, cpus(asked[0]), gibibytes(asked[1]))
         for companion, needs in COMPANIONS.items():
@@ -105,8 +103,8 @@ def demands(trainings: Mapping[str, Training]) -> Iterator[Demand]:
                 yield Demand(name, companion, getattr(present, "replicas", 1), cpus(needs[0]), gibibytes(needs[1]))
 
 
-def _demand(name: str, role: str, count: int, asked: list[str], training: Training, written: Role | None) -> Demand:
-    need = Demand(name, role, count, cpus(asked[0]), gibibytes(asked[1]), computes=True, deadline=training.deadline)
+def _demand(name: str, role: str, count: int, asked: list[str], written: Role | None) -> Demand:
+    need = Demand(name, role, count, cpus(asked[0]), gibibytes(asked[1]), computes=True)
     if written is None:
         return need
     return Demand(
@@ -140,7 +138,6 @@ def _pool(name: str, there: list[Demand], least: int) -> Pool:
     if chosen is None:
         raise ValueError(f"no machine is large enough for pool {name}")  # problems() has told the person
     needed = sum(each.count for each in there) if accelerator else math.ceil(sum(each.count / _per_node(chosen, each) for each in there))
-    deadlines = [each.deadline for each in there]
     first = there[0] if there else None
     trainings = {each.training for each in there}
     return Pool(
@@ -153,7 +150,6 @@ def _pool(name: str, there: list[Demand], least: int) -> Pool:
         spot=bool(first and first.spot),
         flex_start=bool(first and first.flex_start),
         reservation=first.reservation if first else None,
-        longest=min(max((each or WEEK for each in deadlines), default=WEEK), WEEK) if first and first.flex_start else None,
         training=trainings.pop() if len(trainings) == 1 else None,
     )
 
@@ -210,6 +206,9 @@ def _problems_of_nodes(role: Role) -> Iterator[str]:
             f"gpus: {role.gpus} × {role.accelerator} can only be had as spot or flex-start nodes; write spot: true or flex_start: true, "
             f"or gpus: {max(counts)}."
         )
+    if role.flex_start and (not counts or not ACCELERATORS[role.accelerator or ""].flex_start):
+        known = ", ".join(name for name, each in ACCELERATORS.items() if each.flex_start)
+        yield f"flex_start: Google gives such nodes only with GPUs of newer machines; write accelerator: one of {known}, or remove flex_start."
     if role.flex_start and role.spot:
         yield "flex_start: GKE refuses flex-start together with spot; remove one of the two."
     if role.flex_start and role.reservation:

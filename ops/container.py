@@ -10,16 +10,17 @@ from pathlib import Path
 import yaml
 
 from ops.target import OpsError
-from settings import PROJECT, ROOT, SettingsError, Training, parse
+from settings import NOT_IN_IMAGE, PROJECT, ROOT, TENSORFLOW, SettingsError, Training, in_image, parse
 from trainer import arguments
 
 IMAGE = "trainstack-trainer"
-PACKAGES = {False: "tensorflow-cpu", True: "tensorflow[and-cuda]"}
 
 
 def train(file: Path, name: str | None) -> int:
     """Builds the image and trains in it; the exit code is the training's."""
     name, training = _training(file, name)
+    if training.program and not in_image(training.program):
+        raise OpsError(f"{training.program} {NOT_IN_IMAGE}")
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
         raise OpsError(
             "Docker does not answer on this machine; install or start it (https://docs.docker.com/get-docker/), or train without it: `make up`."
@@ -27,17 +28,21 @@ def train(file: Path, name: str | None) -> int:
     folder = ROOT / "runs" / "container" / name / training.run
     folder.mkdir(parents=True, exist_ok=True)
     gpus = shutil.which("nvidia-smi") is not None
-    for command in (build(gpus), run(training, folder, gpus)):
-        print(f"$ {' '.join(command)}", flush=True)
-        code = subprocess.run(command, cwd=ROOT).returncode
-        if code:
-            return 3
+    if _ran(build(gpus)):
+        raise OpsError("the image could not be built; mend what Docker says above.")
+    if _ran(run(training, folder, gpus)):
+        return 3
     print(f"The run is in {folder.relative_to(ROOT)}.")
     return 0
 
 
+def _ran(command: list[str]) -> int:
+    print(f"$ {' '.join(command)}", flush=True)
+    return subprocess.run(command, cwd=ROOT).returncode
+
+
 def build(gpus: bool) -> list[str]:
-    return ["docker", "build", "--file=trainer/Dockerfile", f"--build-arg=TENSORFLOW={PACKAGES[gpus]}", f"--tag={IMAGE}", "."]
+    return ["docker", "build", "--file=trainer/Dockerfile", f"--build-arg=TENSORFLOW={TENSORFLOW[gpus]}", f"--tag={IMAGE}", "."]
 
 
 def run(training: Training, folder: Path, gpus: bool) -> list[str]:

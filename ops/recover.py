@@ -3,6 +3,7 @@
 Before the engine makes a thing it notes a *pending creation*, without the thing's id. Most ids follow from the inputs, and the thing is adopted under that
 id; the `pulumi refresh` that comes after drops what was never made. Keys and secret versions have ids that only Google knows: those that the
 state does not know are removed, and the next `up` makes new ones. Members of roles and enabled services can be made again at no harm.
+What is older than the interrupted `up` is somebody else's and left alone: a key that a person made, a bucket that an earlier stack kept.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +22,7 @@ import psutil
 
 from ops.target import OpsError
 
+CLOCKS = timedelta(minutes=5)  # by which the clocks of Google and of this machine may differ
 ROOT = Path(__file__).resolve().parent.parent
 Resource = dict[str, Any]
 
@@ -36,6 +39,11 @@ IDS = {
     "gcp:artifactregistry/repository:Repository": "projects/{project}/locations/{location}/repositories/{repositoryId}",
     "gcp:secretmanager/secret:Secret": "projects/{project}/secrets/{secretId}",
 }
+# What a provider does when the thing is there, and cannot read again: not in the outputs of an adopted thing, so that the next `up` does it.
+CLUSTER = "gcp:container/cluster:Cluster"
+AFTERWARDS = {CLUSTER: ("removeDefaultNodePool",)}
+POOL = "gcp:container/nodePool:NodePool"
+BUCKET = "gcp:storage/bucket:Bucket"
 KEY = "gcp:serviceaccount/key:Key"
 VERSION = "gcp:secretmanager/secretVersion:SecretVersion"
 
@@ -52,9 +60,10 @@ def recover(stack: str) -> Iterator[str]:
         yield "nothing is pending"
         return
     resources: list[Resource] = deployment.setdefault("resources", [])
+    since = datetime.fromisoformat(deployment["manifest"]["time"]) - CLOCKS
     for operation in pending:
         if operation["type"] == "creating":
-            yield from _adopt_or_remove(operation["resource"], resources)
+            yield from _adopt_or_remove(operation["resource"], resources, since)
     _pulumi("stack", "import", "--stack", stack, stdin=json.dumps(exported))
 
 
@@ -81,10 +90,10 @@ def _mend_files() -> Iterator[str]:
             yield f"removed {attributes.name}, which was cut short"
 
 
-def _adopt_or_remove(lost: Resource, resources: list[Resource]) -> Iterator[str]:
-    name = lost["urn"].rpartition("::")[2]
-    if lost["type"] in (KEY, VERSION):
-        for unknown, remove in _unknown(lost, resources):
+def _adopt_or_remove(lost: Resource, resources: list[Resource], since: datetime) -> Iterator[str]:
+    name, kind = lost["urn"].rpartition("::")[2], lost["type"]
+    if kind in (KEY, VERSION):
+        for unknown, remove in _unknown(lost, resources, since):
             yield f"removed {unknown}, of which the state knew nothing"
             _run(remove)
         return
@@ -92,11 +101,32 @@ def _adopt_or_remove(lost: Resource, resources: list[Resource]) -> Iterator[str]
     if identity is None:
         yield f"{name} will be made again, which does no harm"
         return
+    if kind == BUCKET and not _is_new(identity, since):
+        yield f"{name}: left {identity} alone, which was not made by the interrupted `up`"
+        return
+    if kind in (CLUSTER, POOL):
+        yield from _wait_for_gke(identity)
     yield f"adopted {name} as {identity}, if it is there"
     for other in resources:
         if other["urn"] == lost["urn"]:
             other["delete"] = True  # a replacement was under way: the old one goes when the next `up` is done
-    resources.append({**lost, "id": identity, "custom": True, "outputs": lost.get("inputs", {})})
+    outputs = {key: value for key, value in lost.get("inputs", {}).items() if key not in AFTERWARDS.get(kind, ())}
+    resources.append({**lost, "id": identity, "custom": True, "outputs": outputs})
+
+
+def _is_new(bucket: str, since: datetime) -> bool:
+    described = _run(["gcloud", "storage", "buckets", "describe", f"gs://{bucket}", "--format=json"], check=False)
+    return bool(described) and datetime.fromisoformat(json.loads(described)["creation_time"]) > since
+
+
+def _wait_for_gke(identity: str) -> Iterator[str]:
+    """A cluster takes ten minutes to make; one that is half made must not be read."""
+    project, location, cluster = re.match(r"projects/([^/]+)/locations/([^/]+)/clusters/([^/]+)", identity).groups()  # type: ignore[union-attr]
+    place = [f"--location={location}", f"--project={project}"]
+    for operation in _listed(["gcloud", "container", "operations", "list", *place, "--filter=status!=DONE", "--format=json"]):
+        if f"/clusters/{cluster}" in operation["targetLink"]:
+            yield f"waiting until GKE has done {operation['operationType']} (minutes)"
+            _run(["gcloud", "container", "operations", "wait", operation["name"], *place])
 
 
 def id_of(resource: Resource, resources: list[Resource]) -> str | None:
@@ -122,7 +152,7 @@ def _project(resource: Resource, resources: list[Resource]) -> str:
     return str(found.get("inputs", {}).get("project", ""))
 
 
-def _unknown(lost: Resource, resources: list[Resource]) -> Iterator[tuple[str, list[str]]]:
+def _unknown(lost: Resource, resources: list[Resource], since: datetime) -> Iterator[tuple[str, list[str]]]:
     """What a parent has and the state does not know, with the command that removes it."""
     known = {each["id"].rpartition("/")[2] for each in resources if each["type"] == lost["type"] and each.get("id")}
     if lost["type"] == KEY:
@@ -131,7 +161,7 @@ def _unknown(lost: Resource, resources: list[Resource]) -> Iterator[tuple[str, l
         of = [f"--iam-account={email}", f"--project={project}"]
         for key in _listed(["gcloud", "iam", "service-accounts", "keys", "list", *of, "--managed-by=user", "--format=json"]):
             number = key["name"].rpartition("/")[2]
-            if number not in known:
+            if number not in known and datetime.fromisoformat(key["validAfterTime"]) > since:
                 yield key["name"], ["gcloud", "iam", "service-accounts", "keys", "delete", number, *of, "--quiet"]
     else:
         project, secret = re.fullmatch(r"projects/([^/]+)/secrets/(.+)", lost["inputs"]["secret"]).groups()  # type: ignore[union-attr]
@@ -141,7 +171,7 @@ def _unknown(lost: Resource, resources: list[Resource]) -> Iterator[tuple[str, l
         newest = max((int(number) for number in mine), default=0)
         for version in _listed(["gcloud", "secrets", "versions", "list", secret, f"--project={project}", "--format=json"]):
             number = version["name"].rpartition("/")[2]
-            if int(number) > newest and version["state"] != "DESTROYED":
+            if int(number) > newest and version["state"] != "DESTROYED" and datetime.fromisoformat(version["createTime"]) > since:
                 remove = ["gcloud", "secrets", "versions", "destroy", number, f"--secret={secret}", f"--project={project}", "--quiet"]
                 yield version["name"], remove
 

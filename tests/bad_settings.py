@@ -126,6 +126,11 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a bucket with its scheme": (gke(storage={"data": {"existing": "gs://abc"}}), "storage.data.existing", "without gs://"),
     "an image built and named": (gke(image={"build": True, "reference": "i@sha256:" + "0" * 64}), "image.reference", "remove them"),
     "no image at all": (gke(image={"build": False}, trainings={"a": DIGITS}), "image.build", "no task could start"),
+    "a program that is not in the image": (
+        gke(trainings={"a": {**DIGITS, "program": "tests/programs/plain_parameter_server.py"}}),
+        "trainings.a.program: tests/programs/plain_parameter_server.py is not in the image",
+        "move it to trainer/programs",
+    ),
     "a name for gcr.io": (gke(registry={"domain": "gcr.io", "name": "x"}), "registry.name", "remove name"),
     "a repository without name": (gke(registry={"create": False}), "registry.name", "write name: my-repository"),
     "three GPUs of a kind that has none": (gke(**one(worker={"gpus": 3, "accelerator": "l4"})), "trainings.a.worker.gpus", "1, 2, 4, 8"),

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -317,6 +318,8 @@ class Cloud:
                 entry.id = result.id
             if fault:
                 state.lost.append(f"{call} {type}")
+                if isinstance(result, Resource):
+                    result.inputs = {key: value for key, value in result.inputs.items() if key not in kind_of(type).unreadable}
                 raise NeverAnswers
             return result
 
@@ -324,7 +327,7 @@ class Cloud:
         """What an id is made from, and the resources that the inputs refer to."""
         fields = Fields(kind.fields(inputs), configuration)
         fields |= {name: value for name in DEFAULTS if (value := fields.find(name))}
-        fields |= {"number": google.number(fields.find("project")), "token": secrets.token_hex(20)}
+        fields |= {"number": google.number(fields.find("project")), "token": secrets.token_hex(20), "now": now()}
         if kind.scope:
             fields[kind.scope] = reachable(state, configuration)
         parents = []
@@ -368,6 +371,10 @@ class Cloud:
         for other in list(state.resources.values()):
             if other.parents.pop(resource.key, "keep") != "keep" and other.key in state.resources:
                 self._remove(state, other)
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def take(faults: list[Fault], call: str, type: str, name: str) -> Fault | None:

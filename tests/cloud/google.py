@@ -59,7 +59,6 @@ API_TITLES = {
     "storage.googleapis.com": "Cloud Storage JSON API",
 }
 
-CREATED = "2026-01-01T00:00:00Z"
 VERSION = "1.34.1-gke.1000000"
 COMPUTE = "https://www.googleapis.com/compute/v1/"
 CONTAINER = "https://container.googleapis.com/v1/"
@@ -152,7 +151,7 @@ def labelled(inputs: Values, name: str = "labels") -> Values:
 
 
 def compute_outputs(fields: Fields, _: Values) -> Values:
-    return {"selfLink": COMPUTE + fields["id"], "creationTimestamp": CREATED}
+    return {"selfLink": COMPUTE + fields["id"], "creationTimestamp": fields["now"]}
 
 
 def network_outputs(fields: Fields, _: Values) -> Values:
@@ -212,7 +211,7 @@ def key_outputs(fields: Fields, _: Values) -> Values:
         "name": fields["id"],
         "privateKey": base64.b64encode(json.dumps(key).encode()).decode(),
         "publicKey": base64.b64encode(b"-----BEGIN CERTIFICATE-----\nFAKE\n-----END CERTIFICATE-----\n").decode(),
-        "validAfter": CREATED,
+        "validAfter": fields["now"],
         "validBefore": "9999-12-31T23:59:59Z",
     }
 
@@ -223,8 +222,8 @@ def bucket_outputs(fields: Fields, inputs: Values) -> Values:
         "selfLink": f"https://www.googleapis.com/storage/v1/b/{fields['id']}",
         "project": fields["project"],
         "projectNumber": number(fields["project"]),
-        "timeCreated": CREATED,
-        "updated": CREATED,
+        "timeCreated": fields["now"],
+        "updated": fields["now"],
         **labelled(inputs),
     }
 
@@ -233,8 +232,8 @@ def repository_outputs(fields: Fields, inputs: Values) -> Values:
     return {
         "name": fields["repositoryId"],
         "registryUri": f"{fields['location']}-docker.pkg.dev/{fields['project']}/{fields['repositoryId']}",
-        "createTime": CREATED,
-        "updateTime": CREATED,
+        "createTime": fields["now"],
+        "updateTime": fields["now"],
         **labelled(inputs),
     }
 
@@ -242,19 +241,19 @@ def repository_outputs(fields: Fields, inputs: Values) -> Values:
 def secret_outputs(fields: Fields, inputs: Values) -> Values:
     return {
         "name": f"projects/{number(fields['project'])}/secrets/{fields['secretId']}",
-        "createTime": CREATED,
+        "createTime": fields["now"],
         "effectiveAnnotations": inputs.get("annotations", {}),
         **labelled(inputs),
     }
 
 
 def secret_version_outputs(fields: Fields, _: Values) -> Values:
-    return {"name": fields["id"], "version": Reference(fields["id"]).tail, "createTime": CREATED, "enabled": True, "destroyTime": ""}
+    return {"name": fields["id"], "version": Reference(fields["id"]).tail, "createTime": fields["now"], "enabled": True, "destroyTime": ""}
 
 
 def zone_outputs(fields: Fields, inputs: Values) -> Values:
     servers = [f"ns-cloud-a{index}.googledomains.com." for index in range(1, 5)]
-    return {"nameServers": servers, "managedZoneId": number(fields["id"]), "creationTime": CREATED, **labelled(inputs)}
+    return {"nameServers": servers, "managedZoneId": number(fields["id"]), "creationTime": fields["now"], **labelled(inputs)}
 
 
 def shrinks(old: Any, new: Any) -> bool:
@@ -396,6 +395,7 @@ KINDS: dict[str, Kind] = {
             ACCOUNT_OF,
         ),
         enables=lambda _, inputs: at(inputs, "workloadIdentityConfig.workloadPool") or "",
+        unreadable=("removeDefaultNodePool",),  # the default pool is deleted once the cluster is there
         autonamed="name",
         replaces=(
             *[

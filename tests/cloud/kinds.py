@@ -74,6 +74,7 @@ class Kind:
     replaces: tuple[str, ...] = ()  # the inputs, as paths, that cannot be changed in place; "*" for all
     replaces_when: Mapping[str, Callable[[Any, Any], bool]] | None = None  # the same, depending on the values
     outputs: Callable[[Fields, Values], Values] = lambda _fields, _inputs: {}
+    unreadable: tuple[str, ...] = ()  # inputs that the provider acts upon when the thing is there, and can never read again
     volatile: tuple[str, ...] = ()  # the outputs that change with an update
     secret: tuple[str, ...] = ()  # the outputs that are secret
     refuses_deletion: Callable[[Values, list[str]], str] = lambda _inputs, _objects: ""  # why not, "" for no reason

@@ -49,7 +49,7 @@ def object_fields(inputs: Values) -> Mapping[str, Any]:
 
 def object_outputs(fields: Fields, inputs: Values) -> Values:
     uid = google.number(fields["cluster"] + fields["id"])
-    outputs: Values = {"metadata": {"uid": uid, "creationTimestamp": google.CREATED, "resourceVersion": "1", "generation": 1}}
+    outputs: Values = {"metadata": {"uid": uid, "creationTimestamp": fields["now"], "resourceVersion": "1", "generation": 1}}
     if at(inputs, "spec.type") == "LoadBalancer":
         outputs["status"] = {"loadBalancer": {"ingress": [{"ip": google.endpoint(uid)}]}}
     return outputs

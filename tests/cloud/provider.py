@@ -163,9 +163,12 @@ class Provider(ResourceProviderServicer):
 
     @answering
     def Diff(self, request: Any, context: grpc.ServicerContext) -> protocol.DiffResponse:
-        news = from_struct(request.news)
+        news, olds, known = from_struct(request.news), from_struct(request.old_inputs), from_struct(request.olds)
+        for name in kind_of(request.type).unreadable:  # only the outputs say whether it was done
+            olds.pop(name, None)
+            olds |= {name: known[name]} if name in known else {}
         kinds, details = protocol.PropertyDiff, {}
-        for path, old, new in differences(from_struct(request.old_inputs), news):
+        for path, old, new in differences(olds, news):
             change = kinds.ADD if old is MISSING else kinds.DELETE if new is MISSING else kinds.UPDATE
             # Each kind of change is followed by the same one with a replacement.
             details[path] = change + replacing(request.type, path, old, new)
@@ -195,7 +198,12 @@ class Provider(ResourceProviderServicer):
         # Like the real ones: only what the program says something about, unless it is imported.
         said = from_struct(request.inputs)
         inputs = {name: value for name, value in found.inputs.items() if not said or name in said}
-        return protocol.ReadResponse(id=found.id, properties=self.outputs(found.type, found.outputs), inputs=to_struct(inputs))
+        outputs = dict(found.outputs)
+        for name in kind_of(request.type).unreadable:
+            for known, answer in ((said, inputs), (from_struct(request.properties), outputs)):
+                answer.pop(name, None)
+                answer |= {name: known[name]} if name in known else {}
+        return protocol.ReadResponse(id=found.id, properties=self.outputs(found.type, outputs), inputs=to_struct(inputs))
 
     @answering
     def Update(self, request: Any, context: grpc.ServicerContext) -> protocol.UpdateResponse:

@@ -77,7 +77,9 @@ def _role(pick: Random) -> dict[str, Any]:
     name = pick.choice(sorted(ACCELERATORS))
     accelerator = ACCELERATORS[name]
     gpus = pick.choice(sorted(accelerator.machines))
-    ways = [{"spot": True}, {"flex_start": True}]
+    ways: list[dict[str, Any]] = [{"spot": True}]
+    if accelerator.flex_start:
+        ways.append({"flex_start": True})
     if gpus not in accelerator.never_on_demand:
         ways += [{}, {"reservation": "my-reservation"}]
     return {"gpus": gpus, "accelerator": name, **pick.choice(ways), **_some(pick, cpu=2, memory="8Gi")}

@@ -41,6 +41,9 @@ def test_services_are_enabled_and_never_disabled(plain: Recorded) -> None:
     }
     assert all(each["disableOnDestroy"] is False for each in services.values())
     assert "apis-secretmanager" not in services, "nothing is enabled that is not used"
+    assert "apis-containerfilesystem" in services, "image streaming needs it"
+    whole = {"location": "us-central1-a", "image_streaming": False}
+    assert "apis-containerfilesystem" not in dev(cluster=whole).inputs("projects/service")
     assert "apis-secretmanager" in dev(secrets={"A": "x"}).inputs("projects/service")
 
 
@@ -87,6 +90,12 @@ def test_the_cluster_is_what_it_should_be(plain: Recorded) -> None:
     assert cluster["addonsConfig"]["gcsFuseCsiDriverConfig"] == {"enabled": True}
     assert cluster["addonsConfig"]["gcpFilestoreCsiDriverConfig"] == {"enabled": False}
     assert "masterAuthorizedNetworksConfig" not in cluster
+
+
+@pytest.mark.parametrize(("location", "zones"), [("us-central1-a", ["us-central1-b"]), ("us-central1", ["us-central1-a", "us-central1-b"])])
+def test_a_zonal_cluster_does_not_name_its_own_zone(location: str, zones: list[str]) -> None:
+    made = dev(cluster={"location": location, "node_locations": ["us-central1-a", "us-central1-b"]})
+    assert only(made.inputs("container/cluster"))["nodeLocations"] == zones
 
 
 def test_authorised_networks_reach_the_address_and_nobody_else() -> None:
@@ -142,7 +151,7 @@ def worker(**changes: Any) -> dict[str, Any]:
         ({"spot": True}, {"spot": True}),
         (
             {"flex_start": True},
-            {"flexStart": True, "maxRunDuration": "7200s", "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},
+            {"flexStart": True, "maxRunDuration": "604800s", "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},
         ),
         (
             {"reservation": "r"},

@@ -13,10 +13,11 @@ import functools
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ops.recover import orphans
+from ops.recover import _adopt_or_remove, orphans
 from tests.cloud import google
 from tests.cloud.cloud import Fault
 from tests.infra.program import run, settings_of
@@ -77,6 +78,8 @@ def killed(folder: Path, name: str) -> None:
         )
         for kind in SERVER_IDS:
             assert len(stack.cloud.resources(kind)) == 1, "the lost one is gone, the new one is alone"
+        (cluster,) = stack.cloud.resources(google.CLUSTER)
+        assert cluster.inputs["removeDefaultNodePool"], "no default pool is left to bill"
         assert stack.preview() == {}
         stack.destroy()
         assert stack.left() == []
@@ -89,7 +92,7 @@ def harmless(kind: str) -> bool:
 def recovered(stack: Simulation) -> str:
     """What `make recover` does; returns what it says."""
     said = stack.run(sys.executable, "-m", "ops", "--stack", stack.name, "recover").stdout
-    stack.pulumi("refresh", "--yes")
+    stack.pulumi("refresh", "--run-program", "--yes")
     return said
 
 
@@ -129,9 +132,9 @@ def test_the_sweep_knows_everything_that_is_made(tmp_path: Path) -> None:
 
 def test_recovering_a_stack_that_nothing_happened_to_changes_nothing(dev: Simulation) -> None:
     dev.up()
-    before = [each["urn"] for each in dev.state()["resources"]]
+    before = sorted(each["urn"] for each in dev.state()["resources"])
     assert "nothing is pending" in recovered(dev)
-    assert [each["urn"] for each in dev.state()["resources"]] == before
+    assert sorted(each["urn"] for each in dev.state()["resources"]) == before
     assert dev.preview() == {}
 
 
@@ -144,11 +147,32 @@ def test_a_state_whose_attributes_were_cut_short_is_mended(dev: Simulation) -> N
     assert dev.preview() == {}
 
 
-def test_a_replacement_that_was_interrupted_keeps_the_old_one_until_it_is_done() -> None:
-    from ops.recover import _adopt_or_remove
+LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
-    urn = "urn:pulumi:dev::trainstack::gcp:storage/bucket:Bucket::storage-data"
-    resources = [{"urn": urn, "type": "gcp:storage/bucket:Bucket", "id": "old", "custom": True}]
-    said = list(_adopt_or_remove({"urn": urn, "type": "gcp:storage/bucket:Bucket", "inputs": {"name": "new"}}, resources))
-    assert said == ["adopted storage-data as new, if it is there"]
-    assert [(each["id"], each.get("delete", False)) for each in resources] == [("old", True), ("new", False)]
+
+def test_a_replacement_that_was_interrupted_keeps_the_old_one_until_it_is_done() -> None:
+    urn = "urn:pulumi:dev::trainstack::gcp:compute/network:Network::network-vpc"
+    inputs = {"name": "new", "project": "p"}
+    resources: list[dict[str, Any]] = [{"urn": urn, "type": google.NETWORK, "id": "old", "custom": True}]
+    said = list(_adopt_or_remove({"urn": urn, "type": google.NETWORK, "inputs": inputs}, resources, LONG_AGO))
+    assert said == ["adopted network-vpc as projects/p/global/networks/new, if it is there"]
+    assert [(each["id"], each.get("delete", False)) for each in resources] == [("old", True), ("projects/p/global/networks/new", False)]
+
+
+def test_what_is_older_than_the_interrupted_up_is_left_alone(dev: Simulation) -> None:
+    """A bucket that an earlier stack kept, and a key that a person made."""
+    dev.add_secrets()
+    dev.up()
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    state = dev.state()["resources"]
+    lost = {each["type"]: each for each in state if each["type"] in (google.BUCKET, google.KEY)}
+    others = [each for each in state if each["type"] not in lost]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in dev.environment.items():
+            patch.setenv(name, value)
+        for resource in lost.values():
+            before = len(others)
+            said = list(_adopt_or_remove(resource, others, soon))
+            assert len(others) == before
+            assert not any("adopted" in each or "removed" in each for each in said)
+    assert len(dev.cloud.resources(google.KEY)) == 1
