@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from infra.accelerators import ACCELERATORS, Machine, machine
@@ -92,30 +92,25 @@ def demands(trainings: Mapping[str, Training]) -> Iterator[Demand]:
             continue
         for role, count in training.topology.counts().items():
             written = getattr(training, role)
-            asked = [(written and written.cpu) or TASK[0], (written and written.memory) or TASK[1]]
-            if count and computes(training, role):
-                yield _demand(name, role, count, asked, written)
-            elif count:
-                yield Demand(name, role, count, cpus(asked[0]), gibibytes(asked[1]))
+            cpu, memory = (written and written.cpu) or TASK[0], (written and written.memory) or TASK[1]
+            need = Demand(name, role, count, cpus(cpu), gibibytes(memory), computes=computes(training, role))
+            if count:
+                yield _on_nodes(need, written) if need.computes and written else need
         for companion, needs in COMPANIONS.items():
             present = getattr(training, companion)
             if present:
                 yield Demand(name, companion, getattr(present, "replicas", 1), cpus(needs[0]), gibibytes(needs[1]))
 
 
-def _demand(name: str, role: str, count: int, asked: list[str], written: Role | None) -> Demand:
-    need = Demand(name, role, count, cpus(asked[0]), gibibytes(asked[1]), computes=True)
-    if written is None:
-        return need
-    return Demand(
-        **{
-            **vars(need),
-            "accelerator": written.accelerator if written.gpus else None,
-            "gpus": written.gpus,
-            "spot": written.spot,
-            "flex_start": written.flex_start,
-            "reservation": written.reservation,
-        }
+def _on_nodes(need: Demand, role: Role) -> Demand:
+    """The nodes that the settings of a role ask for."""
+    return replace(
+        need,
+        accelerator=role.accelerator if role.gpus else None,
+        gpus=role.gpus,
+        spot=role.spot,
+        flex_start=role.flex_start,
+        reservation=role.reservation,
     )
 
 
@@ -126,17 +121,26 @@ def computes(training: Training, role: str) -> bool:
 
 def pools(wanted: Iterable[Demand], least: int) -> tuple[Pool, ...]:
     """The node pools for these demands; the CPU pool is always there, with at least `least` nodes."""
+    return tuple(_pool(name, there, least if name == CPU_POOL else 0) for name, there in sorted(_by_pool(wanted).items()))
+
+
+def _by_pool(wanted: Iterable[Demand]) -> dict[str, list[Demand]]:
     by_pool: dict[str, list[Demand]] = {CPU_POOL: []}
     for demand in wanted:
         by_pool.setdefault(demand.pool, []).append(demand)
-    return tuple(_pool(name, there, least if name == CPU_POOL else 0) for name, there in sorted(by_pool.items()))
+    return by_pool
+
+
+def _machine(there: list[Demand]) -> Machine | None:
+    """The machine on which each of these fits, or none."""
+    accelerator, gpus = next(((each.accelerator, each.gpus) for each in there), (None, 0))
+    return machine(max((each.cpus for each in there), default=0), max((each.memory for each in there), default=0), accelerator, gpus)
 
 
 def _pool(name: str, there: list[Demand], least: int) -> Pool:
     accelerator, gpus = next(((each.accelerator, each.gpus) for each in there), (None, 0))
-    chosen = machine(max((each.cpus for each in there), default=0), max((each.memory for each in there), default=0), accelerator, gpus)
-    if chosen is None:
-        raise ValueError(f"no machine is large enough for pool {name}")  # problems() has told the person
+    chosen = _machine(there)
+    assert chosen, f"problems() has refused pool {name}"
     needed = sum(each.count for each in there) if accelerator else math.ceil(sum(each.count / _per_node(chosen, each) for each in there))
     first = there[0] if there else None
     trainings = {each.training for each in there}
@@ -173,11 +177,18 @@ def problems(settings: Settings) -> Iterator[str]:
                 if written.flex_start and training.deadline and training.deadline > WEEK:
                     yield f"{prefix}.flex_start: its nodes live a week at the most, and deadline is longer; write deadline: 168h or less."
     sound = [each for each in demands(settings.trainings) if not each.gpus or each.gpus in _counts(each.accelerator)]
-    for need in sound:
-        if machine(need.cpus, need.memory, need.accelerator, need.gpus) is None:
+    for name, there in _by_pool(sound).items():
+        too_large = [each for each in there if _machine([each]) is None]
+        for need in too_large:
             yield (
                 f"trainings.{need.training}.{need.role}: {need.cpus:g} CPUs and {need.memory:g} GiB fit on no machine"
                 f"{f' with {need.gpus} × {need.accelerator}' if need.accelerator else ''}, and the pods would wait for ever; ask for less cpu or memory."
+            )
+        if not too_large and _machine(there) is None:
+            most_cpus, most_memory = max(there, key=lambda each: each.cpus), max(there, key=lambda each: each.memory)
+            yield (
+                f"trainings.{most_memory.training}.{most_memory.role}.memory: it shares the nodes of pool {name} with {most_cpus.training}.{most_cpus.role}, and "
+                f"no machine has both {most_cpus.cpus:g} CPUs and {most_memory.memory:g} GiB; ask for less cpu or memory."
             )
 
 

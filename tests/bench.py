@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from settings import parse
 from tests.cloud.cloud import Cloud
 from tests.cloud.provider import serve
-from tests.conftest import ROOT, Stack
+from tests.conftest import ROOT, Stack, own_backend
 from tests.infra.program import settings_of
 from workloads.local import ports, runs
 from workloads.local.plan import RUNS, plan
@@ -190,13 +190,7 @@ def environment() -> None:
 
 def pulumi(folder: Path, program: str | None, served: Mapping[str, str], *commands: list[str]) -> list[Measured]:
     project(folder, program)
-    env = {
-        **served,
-        "PULUMI_BACKEND_URL": f"file://{folder}/state",
-        "PULUMI_HOME": str(folder.parent / "home"),
-        "PULUMI_CONFIG_PASSPHRASE": "bench",
-        "PULUMI_SKIP_UPDATE_CHECK": "1",
-    }
+    env = {**served, **own_backend(folder)}
     measured(["pulumi", "stack", "init", "prod"], folder, env)
     return [measured(["pulumi", *command, "--stack", "prod"], folder, env) for command in commands]
 

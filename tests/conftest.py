@@ -55,6 +55,17 @@ def alive(folder: Path) -> list[str]:
     return found
 
 
+def own_backend(folder: Path) -> dict[str, str]:
+    """The environment of an engine that keeps everything in a folder, and downloads nothing."""
+    return {
+        "PULUMI_BACKEND_URL": f"file://{folder}/state",
+        "PULUMI_HOME": str(folder / "home"),
+        "PULUMI_CONFIG_PASSPHRASE": "test",
+        "PULUMI_SKIP_UPDATE_CHECK": "1",
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "1",
+    }
+
+
 class Stack:
     """A stack on the real engine, typed as a person would type it."""
 
@@ -66,11 +77,7 @@ class Stack:
         self.env = {
             **os.environ,
             "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
-            "PULUMI_BACKEND_URL": f"file://{folder}/state",
-            "PULUMI_HOME": str(folder / "home"),
-            "PULUMI_CONFIG_PASSPHRASE": "test",
-            "PULUMI_SKIP_UPDATE_CHECK": "1",
-            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "1",
+            **own_backend(folder),
         }
         shutil.copy(ROOT / "Pulumi.yaml", folder)
         self.run("pulumi", "-C", str(folder), "stack", "select", "--create", self.name)

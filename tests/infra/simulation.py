@@ -21,7 +21,7 @@ from pulumi.runtime._callbacks import _CallbackServicer
 
 from tests.cloud.cloud import Cloud, Resource
 from tests.cloud.provider import serve
-from tests.conftest import ROOT
+from tests.conftest import ROOT, own_backend
 from tests.infra.program import settings_of
 
 UP = ("up", "--yes", "--skip-preview")
@@ -41,11 +41,7 @@ class Simulation:
         self.env = {
             **environment,
             "PATH": f"{ROOT}/.venv/bin:{environment['PATH']}",
-            "PULUMI_BACKEND_URL": f"file://{folder}/state",
-            "PULUMI_HOME": str(folder / "home"),
-            "PULUMI_CONFIG_PASSPHRASE": "test",
-            "PULUMI_SKIP_UPDATE_CHECK": "1",
-            "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
+            **own_backend(folder),
         }
         self.config: dict[str, Any] = settings_of(name)
         project = automation.ProjectSettings("trainstack", "python", main=str(folder))

@@ -108,6 +108,15 @@ def test_what_gke_refuses_is_refused_at_preview(changes: dict[str, Any], expecte
     assert len(caught.value.problems) == 1
 
 
+def test_needs_that_no_machine_has_together_are_refused_at_preview() -> None:
+    with pytest.raises(SettingsError) as caught:
+        planned(a={"worker": {"cpu": 100}, **PS}, b={"worker": {"memory": "700Gi"}, **PS})
+    assert (
+        "trainings.b.worker.memory: it shares the nodes of pool worker with a.worker, and no machine has both 100 CPUs and 700 GiB"
+        in str(caught.value)
+    )
+
+
 @pytest.mark.parametrize(("written", "value"), [("2", 2), ("0.5", 0.5), ("500m", 0.5)])
 def test_cpus(written: str, value: float) -> None:
     assert cpus(written) == value
