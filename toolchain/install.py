@@ -77,7 +77,7 @@ def install_venv() -> None:
     uv = shutil.which("uv") or str(BIN / "uv")
     if not Path(uv).exists():
         run([BIN / "python", "-m", "pip", "install", "--quiet", "uv"])
-    say("installing the Python packages of requirements.lock (about 2.5 GB on disk, once)")
+    say("installing the Python packages of requirements.lock (about 3 GB on disk, once)")
     sync: list[str | Path] = [
         uv,
         "pip",
