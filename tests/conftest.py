@@ -136,11 +136,6 @@ class Stack:
         return next(task for task in self.status(training)["tasks"] if task["name"] == name)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What trains for real comes first: it is the longest that must run one after another, and the rest runs beside it."""
-    items.sort(key=lambda item: item.get_closest_marker("training") is None)
-
-
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     made = Stack(tmp_path)
