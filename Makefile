@@ -80,7 +80,7 @@ env: ## print what a shell needs for bare pulumi commands: eval "$(make env)"
 	@echo 'export PATH="$(CURDIR)/.venv/bin:$$PATH"'
 	@env | grep -E '^PULUMI_(SKIP_UPDATE_CHECK|STACK|BACKEND_URL|HOME|CONFIG_PASSPHRASE)=' | sed -E "s/^([^=]+)=(.*)/export \1='\2'/"
 
-test: ready ## the tests, under 15 minutes on 2 cores
+test: ready ## the tests, 15 to 20 minutes on 2 cores
 	@python -m pytest -n 2 --dist loadgroup -m "not full"
 
 test-full: ready ## every test, the slow ones too
