@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from infra import pools
 from trainer import arguments, programs
+from workloads import reach
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, Topology
 
 PROJECT = "trainstack"
@@ -80,7 +81,7 @@ Cpu = Annotated[str, BeforeValidator(_cpu), WithJsonSchema({"type": ["number", "
 Memory = Annotated[str, BeforeValidator(_memory), WithJsonSchema({"type": "string", "examples": ["512Mi", "4Gi"]})]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=40)]
-Port = Annotated[int, Field(ge=1024, le=65535)]
+Port = Annotated[int, Field(ge=1024, le=65534)]  # the launcher has the next one
 Count = Annotated[int, Field(ge=0, le=4096)]
 Scalar = Annotated[Any, BeforeValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Cidr = Annotated[str, BeforeValidator(_range), WithJsonSchema({"type": "string", "examples": ["10.0.0.0/20"]})]
@@ -89,7 +90,7 @@ BucketName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][-_.a-z0-9]{1,6
 Location = Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+(-[a-z])?$")]
 Zone = Annotated[str, StringConstraints(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$")]
 Day = Literal["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/.+")]
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^:]+$")]
 ImageReference = Annotated[str, StringConstraints(pattern=r"^[^@\s]+@sha256:[0-9a-f]{64}$")]
 
 
@@ -124,15 +125,24 @@ class Evaluator(Model):
 
 
 class Volume(Model):
-    """A persistent volume claim and where it is mounted."""
+    """A persistent volume claim, or a bucket, and where it is mounted."""
 
-    claim: Name
+    claim: Name | None = None
+    bucket: BucketName | None = Field(None, description="Instead of a claim: a bucket, mounted with Cloud Storage FUSE.")
     create: bool = Field(False, description="Make the claim; otherwise it must exist.")
     size: Memory | None = None
     access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
     storage_class: str | None = Field(None, alias="class")
     path: AbsolutePath
     roles: tuple[Literal["chief", "worker", "ps", "evaluator"], ...] = Field(("chief", "worker", "ps", "evaluator"), strict=False)
+
+    @property
+    def name(self) -> str:
+        return self.claim or self.bucket or ""
+
+    def holds(self, path: str) -> bool:
+        """Whether a path is on this volume."""
+        return f"{path.rstrip('/')}/".startswith(f"{self.path.rstrip('/')}/")
 
 
 class DataPrep(Model):
@@ -142,28 +152,39 @@ class DataPrep(Model):
     command: tuple[str, ...] | None = Field(None, strict=False)
     args: dict[str, Scalar] = {}
     deadline: Duration = Field(7200, description="How long it may take.")
+    cpu: Cpu | None = None
+    memory: Memory | None = None
 
 
 class TensorBoard(Model):
     """TensorBoard beside the training."""
 
     expose: Literal["port_forward", "load_balancer", "ingress"] = "port_forward"
-    allowed_cidrs: tuple[str, ...] = Field((), strict=False)
+    allowed_cidrs: tuple[Cidr, ...] = Field((), strict=False, description="Who may see it where it is exposed; it has no login.")
     keep: Duration = Field(86400, description="How long it stays after the run has ended.")
 
 
 class Serving(Model):
-    """A server for the trained model."""
+    """A server for the trained model, with the REST API of TensorFlow Serving."""
 
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    cpu: Cpu | None = None
+    memory: Memory | None = None
+    gpus: Annotated[int, Field(ge=0, le=16)] = Field(0, description="GPUs of each replica; then deploy must be false: train first.")
+    accelerator: str | None = None
+    image: Annotated[str, StringConstraints(pattern=r"^[^\s]+$")] | None = Field(
+        None, description="An image with tensorflow_model_server; TensorFlow's own if not written."
+    )
 
 
 class Credentials(Model):
     """How tasks prove who they are to Google Cloud."""
 
     mode: Literal["workload_identity", "key_secret"] = "workload_identity"
-    secret: str | None = None
-    key: str | None = None
+    secret: ResourceName | None = Field(None, description="The Secret with the key.")
+    key: Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$", max_length=253)] | None = Field(
+        None, description="The name of the file in it, such as key.json."
+    )
 
 
 class Toleration(Model):
@@ -206,7 +227,7 @@ class Training(Model):
     serving: Serving | None = None
     mixed_precision: bool = False
     credentials: Credentials = Credentials()
-    egress: tuple[str, ...] = Field((), strict=False, description="More address ranges the tasks may reach.")
+    egress: tuple[Cidr, ...] = Field((), strict=False, description="More address ranges the tasks may reach.")
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = Field((), strict=False)
     peer_timeout: Duration = Field(900, description="Without the chief or a peer for so long, a task gives up.")
@@ -244,6 +265,16 @@ class Training(Model):
             return self.evaluator.mode
         return "none" if self.command else "inline"
 
+    def needs(self, component: str) -> tuple[str, str]:
+        """CPUs and memory of one pod of a role, or of what is beside the tasks."""
+        written = getattr(self, component)
+        cpu, memory = NEEDS.get(component, TASK_NEEDS)
+        return getattr(written, "cpu", None) or cpu, getattr(written, "memory", None) or memory
+
+
+# CPUs and memory of what names neither.
+TASK_NEEDS = ("1", "2Gi")
+NEEDS = {"tensorboard": ("500m", "2Gi"), "serving": ("1", "2Gi"), "data_prep": ("2", "4Gi")}
 
 # tier: strategy, chief, workers, parameter servers
 TIERS: dict[str, tuple[str, int, int, int]] = {
@@ -268,8 +299,8 @@ class Image(Model):
 class Kubernetes(Model):
     """The cluster of target kubernetes: a context of the kubeconfig, or the cluster of another stack."""
 
-    context: str | None = None
-    stack: str | None = None
+    context: str | None = Field(None, description="A context of your kubeconfig; `kubectl config get-contexts` lists them.")
+    stack: str | None = Field(None, description="Instead: the stack whose cluster it is, as organization/project/stack.")
 
 
 class Maintenance(Model):
@@ -374,7 +405,9 @@ class Settings(Model):
     @property
     def builds_image(self) -> bool:
         """An image is built where some training runs a program of this project in it."""
-        needed = any(training.deploy and not training.image for training in self.trainings.values())
+        needed = any(
+            (training.deploy or training.data_prep or training.inspector) and not training.image for training in self.trainings.values()
+        )
         return needed and self.image.reference is None
 
     @property
@@ -419,8 +452,12 @@ def parse(values: Mapping[str, Any], google: Mapping[str, Any] | None = None) ->
         problems += [
             f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems_on_local(training)
         ]
+    if settings.target == "kubernetes":
+        problems += _problems_on_kubernetes(settings)
     if settings.target == "gke":
         problems += [*_problems_on_gke(settings), *pools.problems(settings)]
+    if settings.target in ("kubernetes", "gke"):
+        problems += _problems_of_pods(settings)
     if problems:
         raise SettingsError(problems)
     return settings
@@ -433,9 +470,11 @@ def _problems(training: Training) -> Iterator[str]:
     """The rules that hold on every target. Each names the field first; the caller puts the training's name before it."""
     yield from _problems_of_program(training)
     yield from _problems_of_topology(training)
-    for name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS"):
-        if name in training.env:
+    for name in training.env:
+        if name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS"):
             yield f"env.{name}: Trainstack computes it from the topology, and a value written here would be lost; remove it."
+        elif name.startswith("TRAINSTACK_"):
+            yield f"env.{name}: such names are Trainstack's own, and tasks would not be found; write another name."
     if training.resume_from == training.run:
         yield f"resume_from: it is this run ({training.run}) itself, which resumes without it; name another run, or remove it."
     if training.inspector and training.deploy:
@@ -447,9 +486,44 @@ def _problems(training: Training) -> Iterator[str]:
         )
     if training.credentials.mode == "key_secret" and not (training.credentials.secret and training.credentials.key):
         yield "credentials: key_secret needs the secret and the key in it, or no task could log in; write secret: NAME and key: key.json."
+    if training.credentials.secret == "secrets":
+        yield "credentials.secret: secrets is the name of the one with the stack's own secrets; write another name."
+    yield from _problems_of_tolerations(training)
+    yield from _problems_of_volumes(training)
+    if training.serving and training.serving.gpus and training.deploy:
+        yield (
+            "serving.gpus: it would hold a GPU while the training that makes the model is still going on; train first with serving on CPU or without it, "
+            "then write deploy: false beside it."
+        )
+
+
+def _problems_of_volumes(training: Training) -> Iterator[str]:
     for index, volume in enumerate(training.volumes):
+        if bool(volume.claim) == bool(volume.bucket):
+            yield f"volumes.{index}: it needs a claim or a bucket, one of the two; write claim: NAME."
+        elif volume.bucket and {"create", "size", "access", "storage_class"} & volume.model_fields_set:
+            yield f"volumes.{index}.bucket: a bucket is mounted as it is, so create, size, access and class would do nothing; remove them."
         if volume.create and volume.size is None:
             yield f"volumes.{index}.size: a claim that is created needs a size, or none is made; write size: 10Gi."
+        path = volume.path.rstrip("/")
+        if path in RESERVED_PATHS or f"{path}/".startswith(tuple(f"{mount}/" for mount in READ_ONLY_PATHS)):
+            yield f"volumes.{index}.path: {volume.path} is used by every task itself; write another path, as in /ckpt."
+    for kind, values in (("path", [volume.path.rstrip("/") for volume in training.volumes]), ("claim", [v.name for v in training.volumes])):
+        for value in sorted({value for value in values if values.count(value) > 1}):
+            yield f"volumes: {value} is the {kind} of two volumes, and Kubernetes refuses that; give each its own {kind}."
+
+
+RESERVED_PATHS = ("/tmp", "/dev/shm", "/home/trainer", "/app", "")
+READ_ONLY_PATHS = ("/trainstack", "/var/run/secrets/trainstack")  # nothing can be mounted below them either
+
+
+def _problems_of_tolerations(training: Training) -> Iterator[str]:
+    """As Kubernetes wants them."""
+    for index, toleration in enumerate(training.tolerations):
+        if toleration.operator == "Exists" and toleration.value is not None:
+            yield f"tolerations.{index}.value: Exists asks for no value, and Kubernetes refuses one; remove it, or write operator: Equal."
+        if toleration.operator == "Equal" and not toleration.key:
+            yield f"tolerations.{index}.key: without a key Kubernetes takes operator: Exists only; write key: NAME, or operator: Exists."
 
 
 def _problems_of_program(training: Training) -> Iterator[str]:
@@ -470,7 +544,18 @@ def _problems_of_program(training: Training) -> Iterator[str]:
         if bool(training.data_prep.program) == bool(training.data_prep.command):
             yield "data_prep: it needs a program or a command, one of the two; write program: package.module."
         elif training.data_prep.program:
-            yield from _problems_of_reference("data_prep.program", training.data_prep.program)
+            yield from _problems_of_preparation(training.data_prep)
+
+
+def _problems_of_preparation(preparation: DataPrep) -> Iterator[str]:
+    assert preparation.program is not None
+    if name := programs.prepared_by(preparation.program):
+        yield from (f"data_prep.args.{problem}" for problem in arguments.problems_of_preparation(name, preparation.args))
+    elif preparation.program.split(".")[0] in programs.names():
+        ours = f"{preparation.program.split('.')[0]}.prepare"
+        yield f"data_prep.program: {preparation.program} trains and prepares nothing; write program: {ours}."
+    else:
+        yield from _problems_of_reference("data_prep.program", preparation.program)
 
 
 def _problems_of_reference(field: str, reference: str) -> Iterator[str]:
@@ -624,6 +709,45 @@ def _problems_on_gke(settings: Settings) -> Iterator[str]:
         yield "registry.name: a repository that is used must be named; write name: my-repository, or create: true."
 
 
+def _problems_on_kubernetes(settings: Settings) -> Iterator[str]:
+    """What a cluster that is there already needs to be told, because this stack makes nothing around it."""
+    cluster = settings.kubernetes
+    if bool(cluster.context) == bool(cluster.stack):
+        yield (
+            "kubernetes: target kubernetes needs one cluster; write kubernetes: {context: NAME} (`kubectl config get-contexts` lists yours), "
+            "or kubernetes: {stack: organization/project/stack}."
+        )
+    if settings.builds_image:
+        yield (
+            "image.reference: target kubernetes builds no image, so no task could start; build and push trainer/Dockerfile, and write "
+            "image: {reference: NAME@sha256:…}."
+        )
+    for name, training in settings.trainings.items():
+        if training.tensorboard and training.tensorboard.expose == "ingress" and cluster.stack:
+            yield (
+                f"trainings.{name}.tensorboard.expose: an ingress on the cluster of another stack would be open to everybody, because the list of who may see it is "
+                "that stack's; write expose: port_forward, or load_balancer."
+            )
+
+
+def _problems_of_pods(settings: Settings) -> Iterator[str]:
+    """What holds where tasks run on several machines and see only what they mount, and where trainings share a namespace."""
+    makers: dict[str, str] = {}
+    for name, training in settings.trainings.items():
+        for index, volume in enumerate(training.volumes):
+            if volume.claim and volume.create and makers.setdefault(volume.claim, name) != name:
+                yield (
+                    f"trainings.{name}.volumes.{index}.create: the training {makers[volume.claim]} creates {volume.claim} too, and there is one of a name; "
+                    "write create: false here, or another claim."
+                )
+        for component in ("tensorboard", "serving"):
+            if getattr(training, component) and f"{name}-{component}" in settings.trainings:
+                yield f"trainings.{name}-{component}: {name} has a Service of this name for its {component}; give the training another name."
+    roots = dict.fromkeys(("data", "checkpoints", "logs"), "gs://of-the-stack") if settings.target == "gke" else None
+    for name, training in settings.trainings.items():
+        yield from (f"trainings.{name}.{problem}" for problem in reach.problems(name, training, roots))
+
+
 def _problems_of_network(network: Network) -> Iterator[str]:
     ranges = {key: getattr(network, key) for key in ("nodes_cidr", "pods_cidr", "services_cidr")}
     of_existing = ("subnetwork", "pods_range", "services_range")
@@ -643,26 +767,32 @@ def _problems_of_network(network: Network) -> Iterator[str]:
             yield f"network.{other}: {ranges[other]} overlaps {one} {ranges[one]}, which Google refuses; write a range of its own."
 
 
-def not_applied_on_local(settings: Settings) -> list[str]:
-    """What is written but does nothing on target local; one line of the preview names it."""
-    found = [
-        f"trainstack:{key}"
-        for key in ("image", "cluster", "network", "storage", "registry", "kubernetes", "budget")
-        if key in settings.model_fields_set
-    ]
-    for name, training in settings.trainings.items():
-        for role_name in ("chief", "worker", "ps", "evaluator"):
-            role = getattr(training, role_name)
-            written = role.model_fields_set if role else set()
-            translated = {"gpus"} if training.chosen_strategy == MIRRORED else set()  # becomes virtual devices
-            found += [
-                f"{name}.{role_name}.{key}"
-                for key in ("cpu", "memory", "gpus", "accelerator", "spot", "flex_start", "reservation")
-                if key in written - translated
-            ]
-        keys = ("credentials", "egress", "node_selector", "tolerations", "ttl_after_finished", "serving")
-        found += [f"{name}.{key}" for key in keys if key in training.model_fields_set]
+def not_applied(settings: Settings) -> list[str]:
+    """What is written but does nothing on this target; one line of the preview names it."""
+    stack, role, training = NOT_APPLIED[settings.target]
+    if settings.target == "kubernetes" and settings.kubernetes.context:
+        role = ("accelerator", "spot", *role)  # another stack's cluster is GKE, whose labels are known
+    found = [f"trainstack:{key}" for key in stack if key in settings.model_fields_set]
+    for name, each in settings.trainings.items():
+        for role_name in ("chief", "worker", "ps", "evaluator", "data_prep", "serving"):
+            part = getattr(each, role_name)
+            written = part.model_fields_set if part else set()
+            translated = {"gpus"} if each.chosen_strategy == MIRRORED else set()  # becomes virtual devices
+            found += [f"{name}.{role_name}.{key}" for key in role if key in written - translated]
+        found += [f"{name}.{key}" for key in training if key in each.model_fields_set]
     return found
+
+
+# For each target: keys of the stack, of a role, and of a training.
+NOT_APPLIED: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "local": (
+        ("image", "cluster", "network", "storage", "registry", "kubernetes", "budget"),
+        ("cpu", "memory", "gpus", "accelerator", "spot", "flex_start", "reservation"),
+        ("credentials", "egress", "node_selector", "tolerations", "ttl_after_finished"),
+    ),
+    "kubernetes": (("cluster", "network", "storage", "registry", "budget"), ("flex_start", "reservation"), ()),
+    "gke": (("kubernetes", "budget"), (), ()),
+}
 
 
 # ---------------------------------------------------------------------------------------------- messages
@@ -710,6 +840,8 @@ def _noun(location: list[str]) -> str:
         return "run name: letters, digits, '-', '.' and '_', at most 40"
     if location[-1] in ("image", "reference"):
         return "image: an image is named by its digest, as in NAME@sha256:…, so that every task runs the same one"
+    if location[-2:] == ["credentials", "key"]:
+        return "key: it is the name of a file, as in key.json"
     if location[-1] in ("location", "region"):
         return "location: a region such as us-central1, or a zone such as us-central1-a"
     if location[-1] == "zone" or "node_locations" in location:
@@ -719,7 +851,7 @@ def _noun(location: list[str]) -> str:
     if location[-1] == "existing":
         return "bucket name: small letters, digits, '-', '_' and '.', without gs://"
     if location[-1] == "path":
-        return "path: it must be absolute, as in /ckpt"
+        return "path: it must be absolute and have no colon, as in /ckpt"
     if "args" in location:
         return "argument name: small letters, digits and '_', as in batch_size"
     if "env" in location or "secrets" in location:

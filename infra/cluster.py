@@ -14,9 +14,9 @@ from pulumi_gcp import container
 
 from infra.component import Component
 from infra.kubeconfig import kubeconfig
-from infra.naming import Names
 from infra.network import Network
 from infra.node_pools import node_config
+from naming import Names
 
 if TYPE_CHECKING:
     import settings

@@ -12,14 +12,16 @@ from infra import outputs, pools
 from infra.advice import explain
 from infra.apis import Apis
 from infra.cluster import Cluster
+from infra.guard import Guard
 from infra.identity import Identity, WorkloadIdentity
 from infra.image import Image
-from infra.naming import Names
 from infra.network import Network
 from infra.node_pools import NodePools
+from infra.private_google import PrivateGoogle
 from infra.registry import Registry
 from infra.secrets import Secrets
 from infra.storage import Storage, kept, to_use_again
+from naming import Names
 
 if TYPE_CHECKING:
     import settings
@@ -38,9 +40,17 @@ class Environment:
                 f"{', '.join(filestore)}: a ReadWriteMany claim on GKE is a Filestore instance, whose smallest size is 1Ti (premium-rwx: 2.5Ti); that is what it has and costs"
             )
 
-        services = {"secretmanager": bool(wanted.secrets), "file": bool(filestore), "containerfilesystem": wanted.cluster.image_streaming}
+        services = {
+            "secretmanager": bool(wanted.secrets),
+            "file": bool(filestore),
+            "containerfilesystem": wanted.cluster.image_streaming,
+            "dns": not wanted.network.existing,
+        }
         apis = Apis("apis", [service for service, used in services.items() if used])
         network = Network("network", names, wanted.region, wanted.network, apis.need("compute"))
+        private = [] if wanted.network.existing else [PrivateGoogle("private-google", names, network.network, apis.need("dns"))]
+        self.network_name = wanted.network.existing or names.base
+        self.needs_shared_class = pools.needs_shared_class(wanted.trainings)
         self.identity = identity = Identity(
             "identity",
             names,
@@ -58,11 +68,12 @@ class Environment:
             secret_manager=bool(wanted.secrets),
             needs=apis.need("container", "logging", "monitoring"),
         )
+        self.pools = pools.pools(pools.demands(wanted.trainings), wanted.cluster.min_nodes)
         node_pools = NodePools(
             "pool",
             names,
             self.cluster.resource,
-            pools.pools(pools.demands(wanted.trainings), wanted.cluster.min_nodes),
+            self.pools,
             identity.nodes.email,
             wanted.cluster.gpu_driver,
             wanted.cluster.image_streaming,
@@ -70,7 +81,7 @@ class Environment:
         )
         workload_identity = WorkloadIdentity(
             "workload-identity",
-            identity.trainer,
+            identity.trainer.name,
             self.cluster.resource.workload_identity_config.workload_pool,
             self.namespace,
             service_account,
@@ -100,12 +111,32 @@ class Environment:
         if wanted.builds_image:
             self.image = Image("image", names.short, wanted.image, self.registry, wanted.tensorflow).reference
 
+        exposed = {
+            name: training.tensorboard.allowed_cidrs
+            for name, training in wanted.trainings.items()
+            if training.tensorboard and training.tensorboard.expose == "ingress" and training.deploy
+        }
+        guard = Guard("guard", names, exposed, apis.need("compute")) if exposed else None
+        self.policies = guard.policies if guard else {}
+
         self.kubernetes = pulumi_kubernetes.Provider(
             "cluster",
             kubeconfig=self.cluster.kubeconfig,
             cluster_identifier=f"{names.project}/{wanted.location}/{names.base}",
+            enable_config_map_mutable=True,
+            enable_secret_mutable=True,
         )
-        self.before_workloads: list[pulumi.Resource] = [node_pools, workload_identity]
+        self.before_workloads: list[pulumi.Resource] = [node_pools, workload_identity, self.storage, *private]
+
+    def nodes(self) -> dict[tuple[str, str], tuple[str, int, bool]]:
+        """For every training and role, and what is beside them: the node pool, the GPUs, and whether the pool keeps others away."""
+        tainted = {pool.name: pool.tainted for pool in self.pools}
+        found = {
+            (demand.training, demand.role): (demand.pool, demand.gpus, tainted[demand.pool])
+            for demand in pools.demands(self.wanted.trainings)
+        }
+        inspectors = {(name, "inspector"): (pools.CPU_POOL, 0, False) for name, each in self.wanted.trainings.items() if each.inspector}
+        return {**found, **inspectors}
 
     def on_destroy(self) -> str:
         """What a person should know who takes the stack down."""
@@ -114,7 +145,7 @@ class Environment:
         staying = kept(self.wanted.storage, self.names)
         return f"these buckets stay; to use them again, write:\n{to_use_again(staying)}" if staying else "nothing stays"
 
-    def outputs(self, trainings: pulumi.Output[Mapping[str, Mapping[str, str]]]) -> dict[str, Any]:
+    def outputs(self, trainings: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         """The outputs of the stack. `cluster` is what another stack needs to train on this one's cluster."""
         names, wanted = self.names, self.wanted
         cluster = {

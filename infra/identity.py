@@ -12,7 +12,7 @@ import pulumi
 from pulumi_gcp import projects, serviceaccount
 
 from infra.component import Component
-from infra.naming import Names
+from naming import Names
 
 
 class Identity(Component):
@@ -50,7 +50,7 @@ class WorkloadIdentity(Component):
     def __init__(
         self,
         name: str,
-        trainer: serviceaccount.Account,
+        account: pulumi.Input[str],
         workload_pool: pulumi.Input[str],
         namespace: str,
         service_account: str,
@@ -59,7 +59,7 @@ class WorkloadIdentity(Component):
         super().__init__(name, opts=opts)
         serviceaccount.IAMMember(
             f"{name}-user",
-            service_account_id=trainer.name,
+            service_account_id=account,
             role="roles/iam.workloadIdentityUser",
             member=pulumi.Output.format("serviceAccount:{0}[{1}/{2}]", workload_pool, namespace, service_account),
             opts=self.child(),

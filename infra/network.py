@@ -13,7 +13,7 @@ import pulumi
 from pulumi_gcp import compute
 
 from infra.component import Component
-from infra.naming import Names
+from naming import Names
 
 if TYPE_CHECKING:
     import settings

@@ -13,8 +13,8 @@ from pulumi_gcp import container
 
 from infra.accelerators import ACCELERATORS
 from infra.component import Component
-from infra.naming import Names
-from infra.pools import CPU_POOL, WEEK, Pool
+from infra.pools import WEEK, Pool
+from naming import Names
 
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # what a node may do is said by its account's roles, not by scopes
 TAINT = "trainstack/pool"
@@ -125,6 +125,6 @@ def _hardware(pool: Pool, gpu_driver: str) -> dict[str, Any]:
                 ),
             )
         ]
-    elif pool.name != CPU_POOL:
+    elif pool.tainted:
         hardware["taints"] = [container.NodePoolNodeConfigTaintArgs(key=TAINT, value=pool.name, effect="NO_SCHEDULE")]
     return hardware

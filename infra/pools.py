@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 from infra.accelerators import ACCELERATORS, Machine, machine
 
 if TYPE_CHECKING:
-    from settings import Role, Settings, Training
+    from settings import Role, Serving, Settings, Training
 
 CPU_POOL = "cpu"
 WEEK = 7 * 24 * 3600  # seconds; a flex-start node is taken back after this long
-# CPUs and GiB of a task that names neither.
-TASK = ("1", "2Gi")
-COMPANIONS: Mapping[str, tuple[str, str]] = {"tensorboard": ("500m", "2Gi"), "serving": ("1", "2Gi"), "data_prep": ("2", "4Gi")}
+COMPANIONS = ("tensorboard", "serving", "data_prep")
 FILESTORE_CLASSES = (None, "standard-rwx", "premium-rwx", "zonal-rwx", "enterprise-rwx", "enterprise-multishare-rwx")
 
 
@@ -40,7 +38,7 @@ class Demand:
     spot: bool = False
     flex_start: bool = False
     reservation: str | None = None
-    computes: bool = False  # gradients
+    computes: bool = False  # gradients, or predictions on a GPU
 
     @property
     def pool(self) -> str:
@@ -72,6 +70,11 @@ class Pool:
     def for_workers(self) -> bool:
         return self.name != CPU_POOL
 
+    @property
+    def tainted(self) -> bool:
+        """Whether this project keeps others away from its nodes; from nodes with GPUs GKE does."""
+        return self.for_workers and not self.accelerator
+
 
 def cpus(text: str) -> float:
     """CPUs as Kubernetes writes them: 2, 0.5 or 500m."""
@@ -86,20 +89,24 @@ def gibibytes(text: str) -> float:
 
 
 def demands(trainings: Mapping[str, Training]) -> Iterator[Demand]:
-    """Everything the trainings want to run, by role."""
+    """Everything the trainings want to run, by role; without `deploy` only what prepares data, and what serves a model that is there."""
     for name, training in trainings.items():
-        if not training.deploy:
-            continue
-        for role, count in training.topology.counts().items():
+        for role, count in training.topology.counts().items() if training.deploy else ():
             written = getattr(training, role)
-            cpu, memory = (written and written.cpu) or TASK[0], (written and written.memory) or TASK[1]
-            need = Demand(name, role, count, cpus(cpu), gibibytes(memory), computes=computes(training, role))
+            need = _demand(name, training, role, count, computes(training, role))
             if count:
                 yield _on_nodes(need, written) if need.computes and written else need
-        for companion, needs in COMPANIONS.items():
+        for companion in COMPANIONS:
             present = getattr(training, companion)
-            if present:
-                yield Demand(name, companion, getattr(present, "replicas", 1), cpus(needs[0]), gibibytes(needs[1]))
+            if present and (training.deploy or companion != "tensorboard"):
+                gpus = getattr(present, "gpus", 0)
+                need = _demand(name, training, companion, getattr(present, "replicas", 1), bool(gpus))
+                yield replace(need, accelerator=present.accelerator, gpus=gpus) if gpus else need
+
+
+def _demand(name: str, training: Training, component: str, count: int, computes: bool) -> Demand:
+    cpu, memory = training.needs(component)
+    return Demand(name, component, count, cpus(cpu), gibibytes(memory), computes=computes)
 
 
 def _on_nodes(need: Demand, role: Role) -> Demand:
@@ -176,6 +183,8 @@ def problems(settings: Settings) -> Iterator[str]:
                 yield from (f"{prefix}.{problem}" for problem in found)
                 if written.flex_start and training.deadline and training.deadline > WEEK:
                     yield f"{prefix}.flex_start: its nodes live a week at the most, and deadline is longer; write deadline: 168h or less."
+        if training.serving and training.serving.gpus:
+            yield from (f"trainings.{name}.serving.{problem}" for problem in _problems_of_gpus(training.serving))
     sound = [each for each in demands(settings.trainings) if not each.gpus or each.gpus in _counts(each.accelerator)]
     for name, there in _by_pool(sound).items():
         too_large = [each for each in there if _machine([each]) is None]
@@ -196,7 +205,7 @@ def _counts(accelerator: str | None) -> list[int]:
     return sorted(ACCELERATORS[accelerator].machines) if accelerator and accelerator in ACCELERATORS else []
 
 
-def _problems_of_nodes(role: Role) -> Iterator[str]:
+def _problems_of_gpus(role: Role | Serving) -> Iterator[str]:
     counts = _counts(role.accelerator)
     if role.gpus and role.accelerator is None:
         yield f"accelerator: gpus: {role.gpus} on gke needs the kind of GPU; write accelerator: NAME, one of {', '.join(ACCELERATORS)}."
@@ -211,12 +220,15 @@ def _problems_of_nodes(role: Role) -> Iterator[str]:
         role.accelerator
         and role.gpus
         and role.gpus in ACCELERATORS[role.accelerator].never_on_demand
-        and not (role.spot or role.flex_start)
+        and not (getattr(role, "spot", False) or getattr(role, "flex_start", False))
     ):
-        yield (
-            f"gpus: {role.gpus} × {role.accelerator} can only be had as spot or flex-start nodes; write spot: true or flex_start: true, "
-            f"or gpus: {max(counts)}."
-        )
+        ways = "spot: true or flex_start: true, or " if hasattr(role, "spot") else ""  # which a server is not
+        yield f"gpus: {role.gpus} × {role.accelerator} can only be had as spot or flex-start nodes; write {ways}gpus: {max(counts)}."
+
+
+def _problems_of_nodes(role: Role) -> Iterator[str]:
+    yield from _problems_of_gpus(role)
+    counts = _counts(role.accelerator)
     if role.flex_start and (not counts or not ACCELERATORS[role.accelerator or ""].flex_start):
         known = ", ".join(name for name, each in ACCELERATORS.items() if each.flex_start)
         yield f"flex_start: Google gives such nodes only with GPUs of newer machines; write accelerator: one of {known}, or remove flex_start."
@@ -234,6 +246,12 @@ def _problems_of_support(role: Role) -> Iterator[str]:
     for option in ("spot", "flex_start", "reservation"):
         if getattr(role, option):
             yield f"{option}: it runs on on-demand CPU nodes, because losing it stops the training; remove {option}."
+
+
+def needs_shared_class(trainings: Mapping[str, Training]) -> bool:
+    """Whether a claim that many nodes mount is made, and names no class."""
+    made = [volume for training in trainings.values() for volume in training.volumes if volume.create]
+    return any(volume.access == "ReadWriteMany" and volume.storage_class is None for volume in made)
 
 
 def filestore_claims(trainings: Mapping[str, Training]) -> list[str]:

@@ -12,7 +12,7 @@ import pulumi
 from pulumi_gcp import artifactregistry
 
 from infra.component import Component
-from infra.naming import Names
+from naming import Names
 
 if TYPE_CHECKING:
     import settings

@@ -8,7 +8,7 @@ import pulumi
 from pulumi_gcp import secretmanager
 
 from infra.component import Component
-from infra.naming import Names, slug
+from naming import Names, slug
 
 
 class Secrets(Component):

@@ -13,7 +13,7 @@ import pulumi
 from pulumi_gcp import storage
 
 from infra.component import Component
-from infra.naming import Names
+from naming import Names
 
 if TYPE_CHECKING:
     import settings
@@ -47,7 +47,7 @@ class Storage(Component):
                 storage.BucketIAMMember(
                     f"{name}-{kind}-{role.rpartition('.')[2]}", bucket=self.buckets[kind], role=role, member=trainer, opts=self.child()
                 )
-        self.urls = {kind: pulumi.Output.concat("gs://", bucket) for kind, bucket in self.buckets.items()}
+        self.urls = urls(wanted, names)
         self.register_outputs({"urls": self.urls})
 
     def _bucket(self, name: str, names: Names, location: str, kind: str, wanted: settings.Bucket, protect: bool) -> pulumi.Output[str]:
@@ -67,6 +67,11 @@ class Storage(Component):
             labels=names.labels(),
             opts=self.child(retain_on_delete=keep, protect=keep and protect),
         ).name
+
+
+def urls(wanted: settings.Storage, names: Names) -> dict[str, str]:
+    """Where the buckets are. Their names are fixed, so this is known before there are any."""
+    return {kind: f"gs://{getattr(wanted, kind).existing or names.bucket(kind)}" for kind in KINDS}
 
 
 def lifecycle(wanted: settings.Bucket) -> Sequence[storage.BucketLifecycleRuleArgs]:

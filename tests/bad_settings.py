@@ -21,7 +21,18 @@ BAD: dict[str, tuple[Any, ...]] = {
     "unknown key of the stack": ({"trainigs": {}}, "trainigs", "did you mean trainings?"),
     "unknown target": ({"target": "gce"}, "target", "local, kubernetes, gke"),
     "unknown strategy": (one(strategy="paramter_server"), "trainings.a.strategy", "parameter_server, multi_worker_mirrored, mirrored"),
-    "unknown program": (one(program="digit"), "trainings.a.program", "did you mean digits?", "digits, package.module"),
+    "unknown program": (one(program="digit"), "trainings.a.program", "did you mean digits?", "digits, ", "package.module"),
+    "a training as preparation": (one(data_prep={"program": "mnist"}), "trainings.a.data_prep.program", "write program: mnist.prepare"),
+    "unknown argument of a preparation": (
+        one(data_prep={"program": "mnist.prepare", "args": {"sorce": "generated"}}),
+        "trainings.a.data_prep.args.sorce",
+        "did you mean source?",
+    ),
+    "argument of a preparation of the wrong type": (
+        one(data_prep={"program": "mnist.prepare", "args": {"examples": 0}}),
+        "trainings.a.data_prep.args.examples",
+        "'0' is not a whole number above 0",
+    ),
     "unknown argument": (one(args={"epoch": 5}), "trainings.a.args.epoch", "did you mean epochs?", "batch_size"),
     "argument of the wrong type": (one(args={"epochs": "many"}), "trainings.a.args.epochs", "'many' is not a whole number above 0"),
     "reserved argument": (one(args={"log_dir": "x"}), "trainings.a.args.log_dir", "write log_dir beside args"),
@@ -68,13 +79,14 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a name that is no DNS label": ({"trainings": {"My_Training": DIGITS}}, "trainings.My_Training", "small letters, digits and '-'"),
     "a name that is too long": ({"trainings": {"a" * 41: DIGITS}}, "at most 40"),
     "a port below 1024": (one(port=80), "trainings.a.port", "greater than or equal to 1024"),
-    "a port above 65535": (one(port=70000), "trainings.a.port", "less than or equal to 65535"),
+    "a port without a next one": (one(port=65535), "trainings.a.port", "less than or equal to 65534"),
     "a number as text": (one(worker={"replicas": "two"}), "trainings.a.worker.replicas", "a whole number"),
     "negative replicas": (one(worker={"replicas": -1}), "trainings.a.worker.replicas", "greater than or equal to 0"),
     "a duration without unit": (one(deadline=90), "trainings.a.deadline", "90s, 30m or 2h"),
     "a run that is a number": (one(run=2), "trainings.a.run", "numbers need quotes"),
     "an image without digest": (one(command=["x"], program=None, image="gcr.io/p/i:latest"), "trainings.a.image", "NAME@sha256:"),
     "TF_CONFIG by hand": (one(env={"TF_CONFIG": "{}"}), "trainings.a.env.TF_CONFIG", "remove it"),
+    "a variable of ours": (one(env={"TRAINSTACK_RUN": "x"}), "trainings.a.env.TRAINSTACK_RUN", "write another name"),
     "open TensorBoard": (one(tensorboard={"expose": "ingress"}), "trainings.a.tensorboard.expose", "no login", "allowed_cidrs"),
     "a load balancer on local": (
         one(tensorboard={"expose": "load_balancer", "allowed_cidrs": ["10.0.0.0/8"]}),
@@ -140,4 +152,98 @@ BAD: dict[str, tuple[Any, ...]] = {
         "remove one of the two",
     ),
     "gcp as a key of ours": ({"gcp": {"project": "p"}}, "gcp: unknown key", "gcp:project"),
+}
+
+IMAGE = {"reference": "i@sha256:" + "0" * 64}
+CLAIM: dict[str, Any] = {"claim": "ckpt", "path": "/ckpt", "roles": ["chief"]}
+PLACES = {f"{kind}_dir": f"gs://bucket/{kind}" for kind in ("checkpoint", "log", "model")}
+
+
+def kubernetes(training: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A stack on a cluster that is there, with one training whose directories are in a bucket."""
+    trainings = {"a": {**DIGITS, **PLACES, **(training or {})}}
+    return {"target": "kubernetes", "kubernetes": {"context": "kind"}, "image": IMAGE, "trainings": trainings, **changes}
+
+
+def volumes(*written: dict[str, Any]) -> dict[str, Any]:
+    return kubernetes({"volumes": list(written)})
+
+
+# On a cluster; what a directory needs is a table of its own, in tests/kubernetes/test_reach.py.
+BAD_ON_KUBERNETES: dict[str, tuple[Any, ...]] = {
+    "no cluster": (kubernetes(kubernetes={}), "kubernetes: target kubernetes needs one cluster", "{context: NAME}", "get-contexts"),
+    "two clusters": (kubernetes(kubernetes={"context": "kind", "stack": "a/b/c"}), "kubernetes: target kubernetes needs one cluster"),
+    "an unknown way to a cluster": (kubernetes(kubernetes={"contxt": "kind"}), "kubernetes.contxt", "did you mean context?"),
+    "no image": (kubernetes(image={}), "image.reference: target kubernetes builds no image", "write image: {reference: NAME@sha256:…}"),
+    "an image by its tag": (kubernetes(image={"reference": "trainer:latest"}), "image.reference", "named by its digest"),
+    "an ingress on another stack's cluster": (
+        kubernetes({"tensorboard": {"expose": "ingress", "allowed_cidrs": ["10.0.0.0/8"]}}, kubernetes={"stack": "a/b/c"}),
+        "trainings.a.tensorboard.expose",
+        "open to everybody",
+        "write expose: port_forward, or load_balancer",
+    ),
+    "an open load balancer": (kubernetes({"tensorboard": {"expose": "load_balancer"}}), "needs allowed_cidrs", "has no login"),
+    "a range that is none": (
+        kubernetes({"tensorboard": {"expose": "load_balancer", "allowed_cidrs": ["everybody"]}}),
+        "trainings.a.tensorboard.allowed_cidrs.0",
+        "written as 10.0.0.0/20",
+    ),
+    "an address as egress": (kubernetes({"egress": ["10.0.0.1/8"]}), "trainings.a.egress.0", "no bits set behind"),
+    "serving on GPUs while it trains": (
+        kubernetes({"serving": {"gpus": 1}}),
+        "trainings.a.serving.gpus",
+        "hold a GPU",
+        "write deploy: false",
+    ),
+    "no server": (kubernetes({"serving": {"replicas": 0}}), "trainings.a.serving.replicas", "greater than or equal to 1"),
+    "a claim and a bucket": (volumes({**CLAIM, "bucket": "b-1"}), "trainings.a.volumes.0: it needs a claim or a bucket, one of the two"),
+    "neither a claim nor a bucket": (volumes({"path": "/ckpt"}), "trainings.a.volumes.0: it needs a claim or a bucket"),
+    "a bucket with a size": (volumes({"bucket": "b-1", "path": "/b", "size": "1Gi"}), "trainings.a.volumes.0.bucket", "would do nothing"),
+    "a bucket with its scheme": (volumes({"bucket": "gs://b", "path": "/b"}), "trainings.a.volumes.0.bucket"),
+    "two volumes at one path": (
+        volumes(CLAIM, {**CLAIM, "claim": "more", "path": "/ckpt/"}),
+        "trainings.a.volumes: /ckpt is the path of two volumes",
+        "give each its own path",
+    ),
+    "a claim twice": (volumes(CLAIM, {**CLAIM, "path": "/again"}), "trainings.a.volumes: ckpt is the claim of two volumes"),
+    "a path that is taken": (volumes({**CLAIM, "path": "/tmp/"}), "trainings.a.volumes.0.path: /tmp/ is used by every task itself"),
+    "the path of the launcher": (volumes({**CLAIM, "path": "/trainstack/data"}), "trainings.a.volumes.0.path", "write another path"),
+    "the path of the key": (volumes({**CLAIM, "path": "/var/run/secrets/trainstack"}), "trainings.a.volumes.0.path", "write another path"),
+    "the root as a path": (volumes({**CLAIM, "path": "//"}), "trainings.a.volumes.0.path"),
+    "a relative path": (volumes({**CLAIM, "path": "ckpt"}), "trainings.a.volumes.0.path", "it must be absolute"),
+    "a path with a colon": (volumes({**CLAIM, "path": "/a:b"}), "trainings.a.volumes.0.path", "have no colon"),
+    "a claim of two trainings": (
+        kubernetes(trainings={name: {**DIGITS, "volumes": [{**CLAIM, "create": True, "size": "1Gi"}]} for name in ("a", "b")}),
+        "trainings.b.volumes.0.create: the training a creates ckpt too",
+        "write create: false here",
+    ),
+    "a claim that several nodes mount": (volumes({"claim": "c", "path": "/c"}), "trainings.a.volumes.0.access", "ReadWriteMany"),
+    "a training called like another's TensorBoard": (
+        kubernetes(trainings={"a": {**DIGITS, **PLACES, "tensorboard": {}}, "a-tensorboard": {**DIGITS, "volumes": [CLAIM]}}),
+        "trainings.a-tensorboard: a has a Service of this name",
+        "another name",
+    ),
+    "a key without its secret": (kubernetes({"credentials": {"mode": "key_secret"}}), "trainings.a.credentials", "write secret: NAME"),
+    "a secret that is no name": (
+        kubernetes({"credentials": {"mode": "key_secret", "secret": "My Secret", "key": "key.json"}}),
+        "trainings.a.credentials.secret",
+    ),
+    "a key that is no file": (
+        kubernetes({"credentials": {"mode": "key_secret", "secret": "s", "key": "a/key.json"}}),
+        "trainings.a.credentials.key",
+        "as in key.json",
+    ),
+    "the stack's own secret": (
+        kubernetes({"credentials": {"mode": "key_secret", "secret": "secrets", "key": "key.json"}}),
+        "trainings.a.credentials.secret",
+        "write another name",
+    ),
+    "a toleration with too much": (
+        kubernetes({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}),
+        "trainings.a.tolerations.0.value",
+        "write operator: Equal",
+    ),
+    "a toleration of nothing": (kubernetes({"tolerations": [{"value": "b"}]}), "trainings.a.tolerations.0.key", "operator: Exists"),
+    "no directory": (kubernetes(trainings={"a": DIGITS}), "trainings.a.checkpoint_dir: target kubernetes has no bucket of its own"),
+    "a directory on a pod's disk": (kubernetes({"log_dir": "/logs"}), "trainings.a.log_dir: /logs/1 is on the disk of one pod"),
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import settings
 from settings import SettingsError, parse
-from tests.bad_settings import BAD
+from tests.bad_settings import BAD, BAD_ON_KUBERNETES, CLAIM, kubernetes
 
 DIGITS: dict[str, Any] = {"program": "digits", "worker": {"replicas": 2}, "ps": {"replicas": 1}}
 
@@ -21,14 +21,28 @@ def training(**changes: Any) -> settings.Training:
     return parse({"trainings": {"a": {**DIGITS, **changes}}}).trainings["a"]
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", [*BAD, *BAD_ON_KUBERNETES])
 def test_bad_settings_are_explained(name: str) -> None:
-    values, *expected = BAD[name]
+    values, *expected = {**BAD, **BAD_ON_KUBERNETES}[name]
     with pytest.raises(SettingsError) as caught:
         parse(values)
     for part in expected:
         assert part in str(caught.value)
     assert all(problem.endswith(".") and ": " in problem for problem in caught.value.problems)
+
+
+def test_what_the_bad_settings_of_clusters_are_made_from_is_good() -> None:
+    """So that each is refused for its own reason."""
+    for good in (kubernetes(), kubernetes(kubernetes={"stack": "a/b/c"}), kubernetes({"volumes": [CLAIM]}), kubernetes({"serving": {}})):
+        assert parse(good).trainings
+
+
+@pytest.mark.parametrize("name", BAD_ON_KUBERNETES)
+def test_one_mistake_on_a_cluster_is_one_sentence(name: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(BAD_ON_KUBERNETES[name][0])
+    several = {"no directory": 3}  # checkpoints, logs and models
+    assert len(caught.value.problems) == several.get(name, 1), caught.value.problems
 
 
 def test_every_problem_is_reported_at_once() -> None:
@@ -148,15 +162,27 @@ def test_every_key_of_the_reference_is_accepted() -> None:
 
 
 def test_what_local_leaves_out_is_named() -> None:
-    found = settings.not_applied_on_local(
-        parse({"cluster": {}, "trainings": {"a": {**DIGITS, "worker": {"replicas": 1, "cpu": 2, "spot": True}}}})
-    )
+    found = settings.not_applied(parse({"cluster": {}, "trainings": {"a": {**DIGITS, "worker": {"replicas": 1, "cpu": 2, "spot": True}}}}))
     assert found == ["trainstack:cluster", "a.worker.cpu", "a.worker.spot"]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"context": "kind"}, ["trainstack:storage", "a.worker.accelerator", "a.worker.spot", "a.worker.reservation"]),
+        ({"stack": "a/b/c"}, ["trainstack:storage", "a.worker.reservation"]),
+    ],
+    ids=["a context", "another stack's cluster, which is GKE"],
+)
+def test_what_a_cluster_of_others_leaves_out_is_named(where: dict[str, str], expected: list[str]) -> None:
+    worker = {"gpus": 1, "accelerator": "l4", "spot": True, "reservation": "r", "cpu": 2}
+    found = settings.not_applied(parse(kubernetes({"worker": worker, "egress": ["10.0.0.0/8"]}, kubernetes=where, storage={})))
+    assert found == expected
 
 
 def test_gpus_become_virtual_devices_under_mirrored_on_local() -> None:
     mirrored = {"program": "digits", "strategy": "mirrored", "worker": {"gpus": 2}}
-    assert settings.not_applied_on_local(parse({"trainings": {"a": mirrored}})) == []
+    assert settings.not_applied(parse({"trainings": {"a": mirrored}})) == []
 
 
 def test_a_secret_is_in_no_message_and_in_no_representation() -> None:

@@ -12,11 +12,18 @@ from typing import Any
 import pulumi
 import yaml
 from pulumi.runtime import MockCallArgs, MockResourceArgs, Mocks, set_all_config, set_mocks
+from pulumi.runtime.mocks import MockMonitor
 from pulumi.runtime.stack import run_pulumi_func
 
 from tests.conftest import ROOT
 
 PROJECT = "some-project"
+# What a stack of target gke tells others that train on its cluster.
+SHARED = {
+    "kubeconfig": json.dumps({"current-context": "shared", "clusters": [], "contexts": [], "users": []}),
+    "cluster": {"name": "trainstack-shared", "project": "their-project", "workload_pool": "their-project.svc.id.goog"},
+    "identity": "ts-shared-trainer@their-project.iam.gserviceaccount.com",
+}
 
 
 @dataclass
@@ -25,6 +32,8 @@ class Recorded(Mocks):
 
     resources: dict[str, MockResourceArgs] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    waits_for: dict[str, set[str]] = field(default_factory=dict)  # from a resource to those that are made before it
+    options: dict[str, Any] = field(default_factory=dict)  # how the engine was asked for each, by its logical name
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         self.resources[f"{args.typ}::{args.name}"] = args
@@ -41,6 +50,7 @@ class Recorded(Mocks):
                 "controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"endpoint": "gke-1.us-central1.gke.goog"}},
             },
             "docker-build:index:Image": lambda asked: {"ref": f"{asked['tags'][0]}@sha256:{'0' * 64}"},
+            "pulumi:pulumi:StackReference": lambda _: {"outputs": SHARED, "secretOutputNames": ["kubeconfig"]},
         }
         more = answers.get(args.typ, lambda _: {})(args.inputs)
         return args.name, {**args.inputs, **more}
@@ -57,10 +67,38 @@ class Recorded(Mocks):
             if args.typ in (f"kubernetes:{kind}", f"docker-build:{kind}", f"pulumi:{kind}") or args.typ.startswith(f"gcp:{kind}:")
         }
 
+    def manifests(self) -> list[dict[str, Any]]:
+        """The objects of Kubernetes, as its API gets them."""
+        return [plain(args.inputs) for args in self.resources.values() if args.typ.startswith("kubernetes:")]
+
+    def comes_after(self, name: str) -> set[str]:
+        """Everything that is there before a resource, and stays until it is gone; with its type, as in `kubernetes:batch/v1:Job::a-chief`."""
+        (resource,) = (each for each in self.waits_for if each.endswith(f"::{name}"))
+        found: set[str] = set()
+        new = self.waits_for[resource]
+        while new:
+            found |= new
+            new = {further for each in new for further in self.waits_for.get(each, set())} - found
+        return found
+
     def is_secret(self, name: str, key: str) -> bool:
         """Whether an input is on its way as a secret."""
         (args,) = (args for args in self.resources.values() if args.name == name and key in args.inputs)
         return SECRET in args.inputs[key]
+
+
+class Monitor(MockMonitor):
+    """Which resources each one waits for is said to the monitor and not to the mocks. A child waits for its parent, and so for what that waits for."""
+
+    def RegisterResource(self, request: Any) -> Any:
+        recorded = self.mocks
+        assert isinstance(recorded, Recorded)
+        before = [*request.dependencies, request.parent, request.provider.rpartition("::")[0]]
+        recorded.waits_for[f"{request.type}::{request.name}"] = {
+            f"{urn.split('::')[2].rpartition('$')[2]}::{urn.rpartition('::')[2]}" for urn in before if urn
+        }
+        recorded.options[request.name] = request
+        return super().RegisterResource(request)
 
 
 SECRET = "4dabf18193072939515e22adb298388d"  # the key that marks a secret on its way to a provider
@@ -83,7 +121,7 @@ def run(config: Mapping[str, Any], stack: str = "dev") -> tuple[Recorded, dict[s
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
 
     async def program() -> None:
-        set_mocks(recorded, project="trainstack", stack=stack, preview=False)
+        set_mocks(recorded, project="trainstack", stack=stack, preview=False, monitor=Monitor(recorded))
         set_all_config(texts)
 
         await run_pulumi_func(lambda: runpy.run_path(str(ROOT / "__main__.py")))

@@ -94,7 +94,10 @@ def _training(pick: Random, name: str) -> dict[str, Any]:
     elif strategy == "multi_worker_mirrored" and pick.random() < 0.5:
         roles["chief"] = role
     runs = pick.choice([{"program": "digits"}, {"command": ["python", "train.py"], "image": DIGEST}])
-    volume = {"claim": "ckpt", "create": True, "size": "10Gi", "access": pick.choice(["ReadWriteOnce", "ReadWriteMany"]), "path": "/ckpt"}
+    volume: dict[str, Any] = {"claim": f"{name}-ckpt", "create": True, "size": "10Gi", "access": "ReadWriteMany", "path": "/ckpt"}
+    if "chief" in roles and pick.random() < 0.5:
+        volume |= {"access": "ReadWriteOnce", "roles": ["chief"]}
+    exposed = pick.choice(["port_forward", "load_balancer", "ingress"])
     return {
         **runs,
         "strategy": strategy,
@@ -103,9 +106,9 @@ def _training(pick: Random, name: str) -> dict[str, Any]:
             pick,
             deadline="6h",
             evaluator={"mode": "sidecar"},
-            tensorboard={"keep": "4h"},
+            tensorboard={"keep": "4h", "expose": exposed, "allowed_cidrs": ["203.0.113.0/24"]},
             serving={"replicas": 2},
-            volumes=[volume],
+            volumes=[volume, *([{"bucket": "a.bucket", "path": "/data"}] if pick.random() < 0.3 else [])],
             data_prep={"command": ["python", "prepare.py"]},
             credentials={"mode": "key_secret", "secret": "credential", "key": f"{name}.json"},
             checkpoint_dir=f"gs://elsewhere/{name}",

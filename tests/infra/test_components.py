@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 from typing import Any
 
 import pytest
 
-from tests.infra.program import PROJECT, Recorded, run, settings_of
+from tests.infra.program import PROJECT, SHARED, Recorded, run, settings_of
+from workloads.kubernetes import policies
 
 NODES = f"ts-dev-nodes@{PROJECT}.iam.gserviceaccount.com"
 TRAINER = f"serviceAccount:ts-dev-trainer@{PROJECT}.iam.gserviceaccount.com"
@@ -139,6 +141,152 @@ def test_filestore_comes_with_a_claim_that_many_write() -> None:
     made = dev(training={"volumes": [claim]})
     assert only(made.inputs("container/cluster"))["addonsConfig"]["gcpFilestoreCsiDriverConfig"] == {"enabled": True}
     assert "apis-file" in made.inputs("projects/service")
+
+
+def test_googles_services_have_addresses_of_their_own_in_the_stacks_network(plain: Recorded) -> None:
+    """Which is the range that network policies let tasks reach."""
+    zone = only(plain.inputs("dns/managedZone"))
+    assert (zone["dnsName"], zone["visibility"], zone["name"]) == ("googleapis.com.", "private", "trainstack-dev-googleapis")
+    assert zone["privateVisibilityConfig"] == {"networks": [{"networkUrl": "network-vpc"}]}, "nobody else's names change"
+    assert zone["labels"] == LABELS
+    records = {each["name"]: (each["type"], each["rrdatas"]) for each in plain.inputs("dns/recordSet").values()}
+    assert records == {
+        "private.googleapis.com.": ("A", [f"199.36.153.{number}" for number in (8, 9, 10, 11)]),
+        "*.googleapis.com.": ("CNAME", ["private.googleapis.com."]),
+    }
+    allowed = ipaddress.ip_network(policies.GOOGLE_APIS)
+    assert [str(address) for address in allowed] == records["private.googleapis.com."][1]
+    assert "apis-dns" in plain.inputs("projects/service")
+    assert "gcp:projects/service:Service::apis-dns" in plain.comes_after("private-google-zone")
+    assert "gcp:dns/recordSet:RecordSet::private-google-names" in plain.comes_after("digits-chief"), "before a task asks for a name"
+
+
+def test_the_names_of_an_existing_network_are_left_alone() -> None:
+    made = dev(network={"existing": "shared", "subnetwork": "nodes", "pods_range": "p", "services_range": "s"})
+    assert made.inputs("dns/managedZone") == made.inputs("dns/recordSet") == {}
+    assert "apis-dns" not in made.inputs("projects/service")
+
+
+@pytest.mark.parametrize("count", [1, 10, 11, 25])
+def test_an_ingress_lets_some_ranges_through_and_nobody_else(count: int) -> None:
+    ranges = [f"203.0.{number}.0/24" for number in range(count)]
+    made = dev(training={"tensorboard": {"expose": "ingress", "allowed_cidrs": ranges}})
+    policy = only(made.inputs("compute/securityPolicy"))
+    assert policy["name"] == "trainstack-dev-digits"
+    *allows, last = policy["rules"]
+    assert (last["action"], last["priority"], last["match"]["config"]["srcIpRanges"]) == ("deny(403)", 2147483647, ["*"])
+    assert {rule["action"] for rule in allows} == {"allow"}
+    assert [each for rule in allows for each in rule["match"]["config"]["srcIpRanges"]] == ranges
+    assert all(len(rule["match"]["config"]["srcIpRanges"]) <= 10 for rule in allows), "as many as Google takes"
+    priorities = [rule["priority"] for rule in policy["rules"]]
+    assert len(set(priorities)) == len(priorities)
+    assert priorities == sorted(priorities), "what is denied comes last"
+    assert {rule["match"]["versionedExpr"] for rule in policy["rules"]} == {"SRC_IPS_V1"}
+    backend = only(made.inputs("cloud.google.com/v1:BackendConfig"))
+    assert backend["spec"]["securityPolicy"] == {"name": policy["name"]}
+
+
+def test_there_is_a_guard_for_each_ingress_and_for_nothing_else(plain: Recorded) -> None:
+    assert plain.inputs("compute/securityPolicy") == {}
+    balancer = dev(training={"tensorboard": {"expose": "load_balancer", "allowed_cidrs": ["10.0.0.0/8"]}})
+    assert balancer.inputs("compute/securityPolicy") == {}, "it has its ranges itself"
+    exposed = {"program": "digits", "strategy": "mirrored", "tensorboard": {"expose": "ingress", "allowed_cidrs": ["10.0.0.0/8"]}}
+    long = {f"{'a' * 39}{letter}": exposed for letter in "xy"}
+    config = {**settings_of("dev"), "trainstack:trainings": {**long, "idle": {**exposed, "deploy": False}}}
+    stack = "a-stack-of-19-chars"
+    names = [each["name"] for each in run(config, stack)[0].inputs("compute/securityPolicy").values()]
+    assert len(set(names)) == 2, "long names that begin alike stay two"
+    assert all(len(name) <= 63 for name in names)
+
+
+# ------------------------------------------------------------------------------------------------- a cluster of others
+
+TRAINING = {
+    "program": "digits",
+    "worker": {"replicas": 2},
+    "ps": {},
+    **{f"{kind}_dir": f"gs://b/{kind}" for kind in ("checkpoint", "log", "model")},
+}
+
+
+def on_cluster(**where: str) -> Recorded:
+    reference = {"reference": "example.com/i@sha256:" + "0" * 64}
+    values = {"target": "kubernetes", "kubernetes": where, "image": reference, "trainings": {"digits": TRAINING}}
+    return run({f"trainstack:{key}": value for key, value in values.items()})[0]
+
+
+def test_on_another_stacks_cluster_tasks_act_as_its_trainer() -> None:
+    made = on_cluster(stack="acme/trainstack/shared")
+    account = only(made.inputs("core/v1:ServiceAccount"))
+    assert account["metadata"]["annotations"] == {"iam.gke.io/gcp-service-account": SHARED["identity"]}
+    binding = only(made.inputs("serviceaccount/iAMMember"))
+    assert binding["role"] == "roles/iam.workloadIdentityUser"
+    assert binding["serviceAccountId"] == f"projects/their-project/serviceAccounts/{SHARED['identity']}"
+    assert binding["member"] == "serviceAccount:their-project.svc.id.goog[trainstack-dev/trainer]"
+    assert "gcp:serviceaccount/iAMMember:IAMMember::workload-identity-user" in made.comes_after("digits-chief"), (
+        "it may act before it starts"
+    )
+    provider = only(made.inputs("providers:kubernetes"))
+    assert provider == {
+        "kubeconfig": SHARED["kubeconfig"],
+        "clusterIdentifier": "stack acme/trainstack/shared",
+        "enableConfigMapMutable": "true",
+        "enableSecretMutable": "true",
+    }
+    assert made.is_secret("cluster", "kubeconfig")
+
+
+def test_on_a_context_nothing_is_made_around_the_trainings() -> None:
+    made = on_cluster(context="kind")
+    assert only(made.inputs("providers:kubernetes")) == {
+        "context": "kind",
+        "clusterIdentifier": "context kind",
+        "enableConfigMapMutable": "true",
+        "enableSecretMutable": "true",
+    }
+    assert not [each for each in made.resources if each.startswith(("gcp:", "docker-build:"))]
+    assert "annotations" not in only(made.inputs("core/v1:ServiceAccount"))["metadata"]
+
+
+@pytest.mark.parametrize("where", [{"context": "kind"}, {"stack": "acme/trainstack/shared"}])
+def test_every_object_is_on_the_cluster_that_is_named(where: dict[str, str]) -> None:
+    made = on_cluster(**where)
+    providers = {args.provider for args in made.resources.values() if args.typ.startswith("kubernetes:")}
+    assert len(providers) == 1
+    assert "pulumi:providers:kubernetes::cluster" in providers.pop()
+
+
+def test_the_cluster_stays_the_same_when_its_address_changes(plain: Recorded) -> None:
+    """Another identifier would replace every object."""
+    provider = only(plain.inputs("providers:kubernetes"))
+    assert provider["clusterIdentifier"] == f"{PROJECT}/us-central1-a/trainstack-dev"
+    assert (provider["enableConfigMapMutable"], provider["enableSecretMutable"]) == ("true", "true"), "which are changed in place"
+
+
+def test_jobs_are_replaced_by_deleting_them_first(plain: Recorded) -> None:
+    """Their names are fixed, and the API server refuses to change them."""
+    for name in ("digits-chief", "digits-worker", "digits-ps", "digits-evaluator", "digits-tensorboard"):
+        asked = plain.options[name]
+        assert asked.deleteBeforeReplace
+        assert {"spec.template", "spec.completions", "spec.parallelism", "spec.podFailurePolicy"} <= set(asked.replaceOnChanges)
+    assert not plain.options["digits-service"].replaceOnChanges
+
+
+def test_tasks_come_after_what_they_need(plain: Recorded) -> None:
+    before = plain.comes_after("digits-worker")
+    assert {
+        "kubernetes:core/v1:Namespace::trainings-namespace",
+        "kubernetes:core/v1:ServiceAccount::trainings-trainer",
+        "kubernetes:networking.k8s.io/v1:NetworkPolicy::trainings-default-deny",
+        "kubernetes:networking.k8s.io/v1:NetworkPolicy::digits-policy-tasks",
+        "kubernetes:core/v1:ConfigMap::digits-launcher",
+        "kubernetes:core/v1:Service::digits-service",
+        "gcp:container/nodePool:NodePool::pool-gpu-l4-1-spot",
+        "gcp:serviceaccount/iAMMember:IAMMember::workload-identity-user",
+        "gcp:storage/bucketIAMMember:BucketIAMMember::storage-checkpoints-objectUser",
+    } <= before
+    secrets = dev(secrets={"A": "x"})
+    assert "kubernetes:core/v1:Secret::trainings-secrets" in secrets.comes_after("digits-worker")
 
 
 def worker(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.accelerators import ACCELERATORS, Machine, machine
-from infra.pools import Pool, cpus, demands, gibibytes, pools
+from infra.pools import Pool, cpus, demands, filestore_claims, gibibytes, needs_shared_class, pools
 from settings import SettingsError, parse
 
 GOOGLE = {"project": "p", "zone": "us-central1-a"}
@@ -76,6 +76,42 @@ def test_a_training_that_is_not_deployed_needs_no_nodes() -> None:
     assert set(planned(a={"worker": {"replicas": 4, **L4}, **PS, "deploy": False})) == {"cpu"}
 
 
+def test_a_server_on_gpus_has_nodes_for_its_replicas() -> None:
+    made = planned(a={"worker": {"replicas": 4, **L4}, **PS, "deploy": False, "serving": {"replicas": 3, **L4}})
+    assert (made["gpu-l4-1"].most, made["gpu-l4-1"].least, made["gpu-l4-1"].spot) == (3, 0, False)
+    assert set(planned(a={"worker": {}, **PS, "serving": {"replicas": 3}})) == {"cpu", "worker"}, "on CPU nodes where it names no GPU"
+
+
+def test_what_runs_beside_the_tasks_is_counted() -> None:
+    beside = {"tensorboard": {}, "serving": {"replicas": 2}, "data_prep": {"command": ["x"]}}
+
+    def asked(**changes: Any) -> set[tuple[str, int]]:
+        settings = parse({"target": "gke", "trainings": {"a": {"program": "digits", "worker": {}, **PS, **beside, **changes}}}, GOOGLE)
+        return {(each.role, each.count) for each in demands(settings.trainings)}
+
+    companions = {("tensorboard", 1), ("serving", 2), ("data_prep", 1)}
+    assert asked() == {("chief", 1), ("worker", 1), ("ps", 2)} | companions
+    assert asked(deploy=False) == companions - {("tensorboard", 1)}
+
+
+@pytest.mark.parametrize(
+    ("volume", "filestore", "shared"),
+    [
+        ({"create": True, "size": "1Ti", "access": "ReadWriteMany"}, True, True),
+        ({"create": True, "size": "1Ti", "access": "ReadWriteMany", "class": "standard-rwx"}, True, False),
+        ({"create": True, "size": "1Ti", "access": "ReadWriteMany", "class": "nfs"}, False, False),
+        ({"access": "ReadWriteMany"}, False, False),
+        ({"create": True, "size": "1Ti", "roles": ["chief"]}, False, False),
+    ],
+    ids=["without a class", "with a class of GKE's", "with another class", "one that is there", "for one node"],
+)
+def test_which_claims_are_filestores_and_which_need_a_class(volume: dict[str, Any], filestore: bool, shared: bool) -> None:
+    training = {"program": "digits", "worker": {}, **PS, "volumes": [{"claim": "c", "path": "/c", **volume}]}
+    settings = parse({"target": "gke", "trainings": {"a": training}}, GOOGLE)
+    assert filestore_claims(settings.trainings) == (["a.c"] if filestore else [])
+    assert needs_shared_class(settings.trainings) is shared
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -99,6 +135,12 @@ def test_a_training_that_is_not_deployed_needs_no_nodes() -> None:
         ({"ps": {"memory": "2Ti"}}, "a.ps: 1 CPUs and 2048 GiB fit on no machine, and the pods would wait for ever"),
         ({"chief": L4}, "a.chief.gpus: under this strategy it computes no gradients, and a GPU would idle and bill"),
         ({"ps": {"spot": True}}, "a.ps.spot: it runs on on-demand CPU nodes"),
+        ({"deploy": False, "serving": {"gpus": 1}}, "a.serving.accelerator: gpus: 1 on gke needs the kind of GPU"),
+        ({"deploy": False, "serving": {"gpus": 3, "accelerator": "l4"}}, "a.serving.gpus: no machine of GKE has 3 × l4"),
+        (
+            {"deploy": False, "serving": {"gpus": 1, "accelerator": "h100"}},
+            "a.serving.gpus: 1 × h100 can only be had as spot or flex-start",
+        ),
     ],
 )
 def test_what_gke_refuses_is_refused_at_preview(changes: dict[str, Any], expected: str) -> None:

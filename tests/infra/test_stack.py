@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import yaml
 from tests.cloud import google
 from tests.cloud.cloud import Cloud, Fault
 from tests.cloud.kinds import UNKNOWN
-from tests.conftest import ROOT
+from tests.conftest import ROOT, eventually
 from tests.infra.simulation import Simulation, simulation
 
 pytestmark = pytest.mark.engine
@@ -28,21 +31,35 @@ def workers(dev: Simulation, **changes: Any) -> dict[str, Any]:
     return {**dev.config["trainstack:trainings"]["digits"]["worker"], **changes}
 
 
+# What is started again when the tasks change.
+TASKS = ("chief", "worker", "ps", "evaluator", "tensorboard")
+
+
+def changes(stack: Simulation) -> dict[str, set[str]]:
+    """What a preview shows: what a replacement consists of is not told again."""
+    return {op: set(names) for op, names in stack.preview().items() if op not in ("create-replacement", "delete-replaced")}
+
+
 def test_an_environment_comes_up_changes_and_goes(dev: Simulation) -> None:
     assert set(dev.preview()) == {"create"}
     assert set(dev.up()) == {"create"}
     assert dev.up().keys() == {"same"}, "a second up changes nothing"
 
     dev.training(worker=workers(dev, replicas=8))
-    assert dev.preview() == {"update": ["pool-gpu-l4-1-spot"]}
+    assert changes(dev) == {"update": {"pool-gpu-l4-1-spot", "digits-service"}, "replace": {f"digits-{each}" for each in TASKS}}, (
+        "every task has to hear of the new ones"
+    )
     dev.up()
     pool = next(each for each in dev.cloud.resources() if each.id == POOL)
     assert pool.inputs["autoscaling"]["totalMaxNodeCount"] == 8
 
     dev.training(worker=workers(dev, accelerator="t4"))
-    assert dev.preview() == {"create": ["pool-gpu-t4-1-spot"], "delete": ["pool-gpu-l4-1-spot"]}, (
-        "another accelerator is another pool, no more"
-    )
+    assert changes(dev) == {
+        "create": {"pool-gpu-t4-1-spot"},
+        "update": {"digits-service"},
+        "replace": {"digits-worker"},
+        "delete": {"pool-gpu-l4-1-spot"},
+    }, "another accelerator is another pool, and workers that go there, no more"
     dev.up()
     assert {each.inputs["name"] for each in dev.cloud.resources(google.NODE_POOL)} == {"cpu", "gpu-t4-1-spot"}
 
@@ -52,17 +69,112 @@ def test_an_environment_comes_up_changes_and_goes(dev: Simulation) -> None:
     assert "some-project/container.googleapis.com" in dev.cloud.enabled, "services stay enabled"
 
 
-def test_only_the_maximum_of_the_pool_changes_with_the_number_of_workers(dev: Simulation) -> None:
+def test_a_preview_says_how_many_workers_more(dev: Simulation) -> None:
+    """Of the pool only the maximum changes, of the workers' Job their number, of the others what they know of them."""
     dev.up()
     dev.training(worker=workers(dev, replicas=8))
     events: list[Any] = []
     dev.stack.preview(diff=True, on_event=events.append)
-    changed = [
-        event.resource_pre_event.metadata
+    changed = {
+        metadata.urn.rpartition("::")[2]: [re.sub(r"\[\d+\]", "", path) for path in metadata.detailed_diff]
         for event in events
-        if event.resource_pre_event and event.resource_pre_event.metadata.op.value == "update"
-    ]
-    assert [list(each.detailed_diff) for each in changed] == [["autoscaling.totalMaxNodeCount"]]
+        if event.resource_pre_event and (metadata := event.resource_pre_event.metadata).op.value in ("update", "replace")
+    }
+    told = "spec.template.spec.containers.env.value"  # TF_CONFIG, and which revision this is
+    assert changed == {
+        "pool-gpu-l4-1-spot": ["autoscaling.totalMaxNodeCount"],
+        "digits-service": ['metadata.annotations["trainstack/run"]'],
+        "digits-worker": ["spec.completions", "spec.maxFailedIndexes", "spec.parallelism", told, told],
+        "digits-chief": [told, told],
+        "digits-ps": [told, told],
+        "digits-evaluator": [told],
+        "digits-tensorboard": [told],
+    }
+
+
+def test_what_is_beside_a_training_comes_and_goes_without_it(dev: Simulation) -> None:
+    dev.up()
+    training = dev.config["trainstack:trainings"]["digits"]
+    dev.write(trainings={"digits": {key: value for key, value in training.items() if key not in ("tensorboard", "serving")}})
+    assert changes(dev) == {
+        "delete": {"digits-tensorboard", "digits-tensorboard-service", "digits-serving", "digits-serving-service", "digits-policy-serving"},
+        "update": {"digits-service", "pool-cpu"},
+    }, "no task is touched"
+
+
+def test_a_new_run_replaces_the_tasks_and_a_new_launcher_does(dev: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    dev.up()
+    before = dict(dev.config)
+    dev.training(run="2")
+    replaced = changes(dev)
+    assert replaced["replace"] == {f"digits-{each}" for each in TASKS}
+    assert not {"create", "delete"} & set(replaced)
+    dev.config = before
+    dev.write()
+    other = dev.folder / "launcher.py"
+    other.write_text("# another one\n")
+    monkeypatch.setattr("workloads.launcher.__file__", str(other))
+    assert changes(dev) == {"update": {"digits-launcher"}, "replace": {f"digits-{each}" for each in TASKS}}, (
+        "the ConfigMap is changed in place"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- going down
+
+CLAIM = {"claim": "ckpt", "create": True, "size": "10Gi", "path": "/ckpt", "roles": ["chief"]}
+KUBERNETES, CLAIMS = "kubernetes:", "kubernetes:core/v1:PersistentVolumeClaim"
+
+
+def deleted(stack: Simulation) -> list[str]:
+    """The types of what was deleted, in that order."""
+    return [call.type for call in stack.cloud.log if call.call == "delete" and not call.error]
+
+
+def test_nothing_of_kubernetes_is_left_when_the_nodes_go(dev: Simulation) -> None:
+    dev.training(volumes=[CLAIM], tensorboard={"expose": "ingress", "allowed_cidrs": ["203.0.113.0/24"]})
+    dev.up()
+    there = {each.type for each in dev.cloud.resources(f"{KUBERNETES}*")}
+    dev.destroy()
+    assert dev.left() == []
+    order = deleted(dev)
+    last = {kind: max(index for index, each in enumerate(order) if each == kind) for kind in {*order}}
+    first = {kind: order.index(kind) for kind in {*order}}
+    namespace = "kubernetes:core/v1:Namespace"
+    for kind in there - {namespace}:
+        assert last[kind] < first[namespace], f"{kind} goes by itself, and not with its namespace"
+    for kind in (google.NODE_POOL, google.CLUSTER, "gcp:serviceaccount/iAMMember:IAMMember", google.BUCKET, "gcp:dns/recordSet:RecordSet"):
+        assert last[namespace] < first[kind], f"tasks that save need {kind}"
+    assert last["kubernetes:networking.k8s.io/v1:Ingress"] < first["gcp:compute/securityPolicy:SecurityPolicy"]
+    gone = [f"{call.type.rpartition(':')[2]} {call.id}" for call in dev.cloud.log if call.call == "delete"]
+    for role in ("chief", "worker", "ps", "evaluator"):
+        assert gone.index(f"Job trainstack-dev/digits-{role}") < gone.index("Service trainstack-dev/digits"), (
+            "they find each other while they save"
+        )
+
+
+def test_the_cluster_stays_until_the_disks_are_gone(dev: Simulation) -> None:
+    """A claim's deletion is not its disk's. Here one stays for a while after the namespace has gone."""
+    dev.training(volumes=[CLAIM])
+    dev.up()
+    (claim,) = dev.cloud.resources(CLAIMS)
+    lingering = dataclasses.replace(claim, scope="for a while", parents={})
+    with dev.cloud.opened(write=True) as state:
+        state.resources[lingering.key] = lingering
+    with (dev.folder / "destroy.log").open("w") as log:
+        command = ["pulumi", *dev.of_this_stack("destroy", "--yes")]
+        engine = subprocess.Popen(command, cwd=ROOT, env=dev.environment, stdout=log, stderr=log)
+        try:
+            eventually(lambda: "kubernetes:core/v1:Namespace" in deleted(dev) or engine.poll() is not None, 40, "the namespace stays")
+            time.sleep(2)
+            assert engine.poll() is None, (dev.folder / "destroy.log").read_text()
+            assert google.NODE_POOL not in deleted(dev)
+            assert google.CLUSTER not in deleted(dev)
+            with dev.cloud.opened(write=True) as state:
+                del state.resources[lingering.key]
+            assert engine.wait(120) == 0, (dev.folder / "destroy.log").read_text()
+        finally:
+            engine.kill()
+    assert dev.left() == []
 
 
 @pytest.mark.parametrize("registry", [{}, {"domain": "gcr.io", "create": False}], ids=["a registry that is made", "one that is used"])
@@ -88,7 +200,11 @@ def test_no_secret_is_in_plain_text_in_state_or_on_the_screen(dev: Simulation) -
     (version,) = dev.cloud.resources(google.SECRET_VERSION)
     (key,) = dev.cloud.resources(google.KEY)
     assert version.inputs["secretData"] == "hunter2", "it has arrived where it belongs"
-    (mounted,) = dev.cloud.resources("kubernetes:core/v1:Secret")
+    mounted, shared = (
+        next(each for each in dev.cloud.resources("kubernetes:core/v1:Secret") if each.id.endswith(f"/{name}"))
+        for name in ("credential", "secrets")
+    )
+    assert shared.inputs["stringData"] == {"API_KEY": "hunter2"}
     assert json.loads(mounted.inputs["stringData"]["key.json"])["type"] == "service_account"
     private = key.outputs["privateKey"]
     state = json.dumps(dev.state())
@@ -177,8 +293,6 @@ def test_two_stacks_share_the_one_gcr_repository(tmp_path: Path) -> None:
 
 
 def make(folder: Path, *arguments: str) -> Any:
-    import subprocess
-
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PULUMI", "MFLAGS", "GOOGLE", "CLOUDSDK"))}
     return subprocess.run(
         ["make", *arguments, "CLOUD=simulated", f"STATE={folder}"], cwd=ROOT, env=clean, capture_output=True, text=True, timeout=180
@@ -214,9 +328,13 @@ def planned(stack: Simulation) -> str:
 
 
 def inputs(state: Any) -> dict[str, Any]:
+    """Without the text of files, whose every change would change the plan."""
     options = {key: True for key in ("protect", "retain_on_delete") if getattr(state, key)}
     text = json.dumps({key: value for key, value in state.inputs.items() if key != "__defaults"})
-    return {**json.loads(text.replace(UNKNOWN, "(known after it is made)")), **options}
+    known = json.loads(text.replace(UNKNOWN, "(known after it is made)"))
+    if state.type == "kubernetes:core/v1:ConfigMap":
+        known["data"] = dict.fromkeys(known["data"], "(a file)")
+    return {**known, **options}
 
 
 def test_make_up_and_down_on_the_simulated_cloud(tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ def killed(folder: Path, name: str) -> None:
         recovered(stack)
         assert not any(each.is_running() for each in mine)
         stack.up()
-        made_twice = Counter(each.id for each in stack.cloud.log if each.call == "create" and not each.error and not harmless(each.type))
+        made_twice = Counter(
+            (each.type, each.id) for each in stack.cloud.log if each.call == "create" and not each.error and not harmless(each.type)
+        )
         assert [each for each, times in made_twice.items() if times > 1] == []
         gone = lost - {each.id for each in stack.cloud.resources()}
         assert all("/keys/" in each or "/versions/" in each for each in gone), (

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.naming import Names, slug
+from naming import Names, slug
 
 stacks = st.from_regex(r"[A-Za-z0-9_.-]{1,100}", fullmatch=True)  # what Pulumi allows
 
