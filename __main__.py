@@ -12,53 +12,78 @@ def main() -> None:
         stack = settings.load()
     except settings.SettingsError as error:
         raise pulumi.RunError("the settings are not valid:\n" + "\n".join(f"  - {problem}" for problem in error.problems)) from None
-    if stack.target == "local":
-        local(stack)
-    elif stack.target == "gke":
-        gke(stack)
-    else:
-        raise pulumi.RunError(f"target: {stack.target} cannot be provisioned by this version yet; write target: local or target: gke.")
+    if ignored := settings.not_applied(stack):
+        pulumi.log.info(f"not applied on {stack.target}: {', '.join(ignored)}")
+    {"local": local, "kubernetes": kubernetes, "gke": gke}[stack.target](stack)
 
 
 def local(stack: settings.Settings) -> None:
     from workloads.local.plan import plan
     from workloads.local.training import LocalTraining
 
-    ignored = settings.not_applied_on_local(stack)
-    if ignored:
-        pulumi.log.info(f"not applied on local: {', '.join(ignored)}")
     for name, training in stack.trainings.items():
         if not training.deploy:
             pulumi.log.info(f"{name}: deploy is false, so nothing is started on local")
             continue
         resource = LocalTraining(name, plan(pulumi.get_stack(), name, training), stack.secrets)
-        pulumi.export(name, {"folder": resource.id, "state": resource.state, "tensorboard": resource.tensorboard})
+        pulumi.export(
+            name, {"folder": resource.id, "state": resource.state, "tensorboard": resource.tensorboard, "serving": resource.serving}
+        )
+
+
+def kubernetes(stack: settings.Settings) -> None:
+    """On a cluster that is there: a context of the kubeconfig, or the cluster of another stack."""
+    from infra.shared_cluster import SharedCluster
+    from workloads.kubernetes.names import SERVICE_ACCOUNT, namespace_of
+    from workloads.kubernetes.placement import on_labels
+    from workloads.kubernetes.stack import Trainings
+    from workloads.kubernetes.wanted import around
+
+    name = pulumi.get_stack()
+    cluster = SharedCluster(stack, namespace_of(name), SERVICE_ACCOUNT)
+    places = {who: on_labels(*nodes) for who, nodes in cluster.nodes().items()}
+    found = around(name, stack, stack.image.reference or "", None, places=places)
+    trainings = Trainings(stack, found, cluster.kubernetes, cluster.kubeconfig, cluster.annotations, cluster.before_workloads)
+    pulumi.export("namespace", found.namespace)
+    pulumi.export("trainings", trainings.outputs())
 
 
 def gke(stack: settings.Settings) -> None:
+    """On a cluster that this stack makes."""
     from infra.environment import Environment
-    from workloads.kubernetes.namespace import SERVICE_ACCOUNT, Namespace
-    from workloads.places import places
+    from workloads.kubernetes.names import SERVICE_ACCOUNT, of_stack
+    from workloads.kubernetes.placement import on_pool
+    from workloads.kubernetes.stack import Trainings, filestore_class
+    from workloads.kubernetes.wanted import around
 
-    environment = Environment(pulumi.get_stack(), stack, SERVICE_ACCOUNT)
-    namespace = Namespace(
-        "trainings",
-        environment.namespace,
+    name = pulumi.get_stack()
+    environment = Environment(name, stack, SERVICE_ACCOUNT)
+    shared = None
+    if environment.needs_shared_class:
+        shared = filestore_class(f"{environment.namespace}-rwx", environment.network_name, of_stack(environment.namespace))
+    found = around(
+        name,
+        stack,
+        environment.image,
+        environment.storage.urls,
+        on_gke=True,
+        places={who: on_pool(*nodes) for who, nodes in environment.nodes().items()},
+        shared_class=shared["metadata"]["name"] if shared else None,
+        policies=environment.policies,
+    )
+    trainings = Trainings(
+        stack,
+        found,
+        environment.kubernetes,
+        environment.cluster.kubeconfig,
         {"iam.gke.io/gcp-service-account": environment.identity.trainer.email},
-        pulumi.ResourceOptions(providers=[environment.kubernetes], depends_on=environment.before_workloads),
+        environment.before_workloads,
+        shared,
     )
     if environment.identity.key:
-        namespace.keys(environment.identity.key, settings.keys(stack))
-
-    trainings = pulumi.Output.all(**environment.storage.urls).apply(
-        lambda roots: {name: places(name, training, roots) for name, training in stack.trainings.items()}
-    )
-    for name, value in environment.outputs(trainings).items():
-        pulumi.export(name, value)
-    if stack.trainings:
-        pulumi.log.info(
-            f"this version makes the environment for {', '.join(stack.trainings)}; it does not start trainings on gke or check the budget yet"
-        )
+        trainings.namespace.keys(environment.identity.key, settings.keys(stack))
+    for key, value in environment.outputs(trainings.outputs()).items():
+        pulumi.export(key, value)
 
 
 main()

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import LISTEN, eventually
 from workloads import launcher
 from workloads.local import ports
-from workloads.topology import Task, Topology, encode, loopback, tf_config
+from workloads.topology import Task, Topology, cluster_dns, condensed, dns_pattern, encode, loopback, tf_config
 
 SERVERS = Topology(chief=1, worker=1, ps=1, evaluator=1)
 TOGETHER = Topology(worker=2)
@@ -37,7 +37,7 @@ class Crew:
         role, index = name.split("-")
         task = Task(role, int(index))
         if role == "evaluator":
-            options = (*options, "--lead", f"127.0.0.1:{self.ports[self.topology.lead.name] + 1}")
+            options = (*options, "--lead", f"{self.topology.lead.name}@127.0.0.1:{self.ports[self.topology.lead.name] + 1}")
         command = [sys.executable, launcher.__file__, *options, "--", *(through or [sys.executable, "-c", code])]
         env = {**os.environ, "TF_CONFIG": encode(tf_config(self.topology, task, loopback(self.ports)))}
         process = subprocess.Popen(command, env=env, stderr=self.log(name).open("wb"), stdout=subprocess.DEVNULL)
@@ -74,6 +74,13 @@ def crew(topology: Topology, folder: Path) -> Iterator[Crew]:
         if process.poll() is None:
             process.terminate()
             process.wait(40)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Without warning, with what it started."""
+    for each in [*psutil.Process(process.pid).children(), process]:
+        each.kill()
+    process.wait()
 
 
 def test_the_chief_waits_for_every_peer_and_says_for_whom(servers: Crew) -> None:
@@ -128,12 +135,12 @@ def test_a_configuration_error_of_the_chief_ends_everybody_as_one(servers: Crew)
 
 def test_without_the_chief_for_the_peer_timeout_a_task_gives_up(servers: Crew) -> None:
     ps = servers.start("ps-0", FOREVER, "--peer-timeout", "2")
-    assert ps.wait(40) == 1
+    assert ps.wait(40) == launcher.GAVE_UP
     assert "chief-0 has not answered for 2 s" in servers.log("ps-0").read_text()
 
 
 def test_waiting_for_a_peer_has_an_end(servers: Crew) -> None:
-    assert servers.start("chief-0", FOREVER, "--peer-timeout", "1").wait(40) == 1
+    assert servers.start("chief-0", FOREVER, "--peer-timeout", "1").wait(40) == launcher.GAVE_UP
     assert "gave up" in servers.log("chief-0").read_text()
 
 
@@ -179,10 +186,7 @@ def test_a_lost_peer_is_not_this_tasks_fault(together: Crew) -> None:
     second = together.start("worker-1", FOREVER)
     for name in ("worker-0", "worker-1"):
         together.wait_until_running(name)
-    orphans = psutil.Process(second.pid).children()
-    second.kill()
-    for orphan in orphans:
-        orphan.kill()
+    kill(second)
     assert first.wait(40) == 75
 
 
@@ -260,6 +264,155 @@ def test_a_command_is_told_to_stop_once(together: Crew) -> None:
 )
 def test_exit_codes(returned: int, flags: dict[str, bool], code: int) -> None:
     assert launcher.exit_code(returned, **{"stopped": False, "lead_succeeded": False, "peer_lost": False, **flags}) == code
+
+
+def test_a_worker_that_starts_after_the_end_ends_with_success(servers: Crew) -> None:
+    """The chief stays for it, as long as it is allowed to."""
+    ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
+    chief = servers.start("chief-0", "import time; time.sleep(2)", "--farewell", "60")
+    servers.wait_until_running("chief-0")
+    kill(worker)
+    assert ps.wait(40) == 0
+    assert chief.poll() is None
+    assert servers.start("worker-0", FOREVER).wait(40) == 0
+    assert chief.wait(40) == 0
+
+
+def test_a_worker_that_trained_with_the_others_and_comes_late_ends_with_success(tmp_path: Path) -> None:
+    for three in crew(Topology(worker=3), tmp_path):
+        lead = three.start("worker-0", "import time; time.sleep(2)", "--farewell", "60")
+        others = [three.start(name, "import time; time.sleep(2)") for name in ("worker-1", "worker-2")]
+        three.wait_until_running("worker-0")
+        kill(others[0])
+        assert others[1].wait(40) == 0
+        assert three.start("worker-1", FOREVER).wait(40) == 0, "though worker-2, for which it would wait, is gone"
+        assert lead.wait(40) == 0
+
+
+def test_who_has_been_named_is_told_of_the_end(servers: Crew) -> None:
+    for name in ("ps-0", "worker-0"):
+        servers.start(name, FOREVER)
+    chief = servers.start("chief-0", "", "--tell", "evaluator-0", "--farewell", "60")
+    eventually(lambda: (servers.says("chief-0") or {}).get("state") == "succeeded", 10, "the chief is not done")
+    time.sleep(1)
+    assert chief.poll() is None
+    assert servers.start("evaluator-0", "").wait(40) == 0
+    assert chief.wait(40) == 0
+
+
+def test_a_chief_without_workers_gives_up_and_so_does_everybody(servers: Crew) -> None:
+    ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
+    chief = servers.start("chief-0", FOREVER, "--peer-timeout", "3", "--farewell", "5")
+    servers.wait_until_running("chief-0")
+    time.sleep(3)
+    assert chief.poll() is None, "while its worker asks, it is not alone"
+    kill(worker)
+    assert (chief.wait(40), ps.wait(40)) == (launcher.GAVE_UP, launcher.GAVE_UP)
+    assert "nothing has been heard of any worker for 3 s" in servers.log("chief-0").read_text()
+
+
+def test_a_chief_without_a_parameter_server_gives_up(servers: Crew) -> None:
+    """Also one whose command does not notice."""
+    ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
+    chief = servers.start("chief-0", FOREVER, "--peer-timeout", "3")
+    servers.wait_until_running("chief-0")
+    kill(ps)
+    assert (chief.wait(40), worker.wait(40)) == (launcher.GAVE_UP, launcher.GAVE_UP)
+    assert "nothing has been heard of ps-0 for 3 s" in servers.log("chief-0").read_text()
+
+
+def test_tasks_of_another_revision_do_not_find_each_other(servers: Crew) -> None:
+    servers.start("ps-0", FOREVER, "--revision", "old")
+    worker = servers.start("worker-0", FOREVER, "--revision", "new", "--peer-timeout", "4")
+    began = servers.folder / "began"
+    chief = servers.start("chief-0", f"open({str(began)!r}, 'w')", "--revision", "old", "--peer-timeout", "2")
+    assert chief.wait(40) == launcher.GAVE_UP
+    assert "waiting 2 s for worker-0" in servers.log("chief-0").read_text()
+    assert not began.exists()
+    assert worker.wait(40) == launcher.GAVE_UP
+    assert "chief-0 has not answered" in servers.log("worker-0").read_text()
+
+
+def test_an_address_that_leads_to_another_task_is_nobody(servers: Crew) -> None:
+    ps = servers.start("ps-0", FOREVER, "--lead", f"chief-0@127.0.0.1:{servers.ports['worker-0'] + 1}", "--peer-timeout", "2")
+    servers.start("worker-0", FOREVER)
+    assert ps.wait(40) == launcher.GAVE_UP
+
+
+def test_a_server_stays_for_as_long_as_the_chief_saves(servers: Crew) -> None:
+    saving = f"import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(8), sys.exit(75))); {READY}; time.sleep(600)"
+    ps = servers.start("ps-0", FOREVER, "--grace", "60")
+    servers.start("worker-0", FOREVER)
+    chief = servers.start("chief-0", saving, "--grace", "60")
+    servers.wait_until_ready("chief-0")
+    for process in (ps, chief):
+        process.send_signal(signal.SIGTERM)
+    time.sleep(launcher.DEFER + 2)
+    assert ps.poll() is None
+    assert (chief.wait(40), ps.wait(40)) == (75, 75)
+
+
+def test_a_server_alone_leaves_soon(servers: Crew) -> None:
+    """The chief goes on and will not save now, whatever time there is."""
+    ps = servers.start("ps-0", FOREVER, "--grace", "600")
+    servers.start("worker-0", FOREVER)
+    servers.start("chief-0", FOREVER)
+    servers.wait_until_running("chief-0")
+    ps.send_signal(signal.SIGTERM)
+    assert ps.wait(40) == 75
+
+
+@pytest.mark.parametrize("ends", ["", "raise SystemExit(78)"])
+def test_what_is_beside_the_tasks_goes_on_for_a_while_and_ends_with_success(together: Crew, ends: str) -> None:
+    ends = f"import time; time.sleep(1); {ends}"  # what trains together cannot be done before the others have begun
+    together.start("worker-1", ends)
+    together.start("worker-0", ends, "--tell", "tensorboard", "--farewell", "20")
+    lead = f"worker-0@127.0.0.1:{together.ports['worker-0'] + 1}"
+    started = time.monotonic()
+    beside = together.start("worker-1", FOREVER, "--beside", "tensorboard", "--lead", lead, "--linger", "4")
+    assert beside.wait(40) == 0
+    assert time.monotonic() - started > 4
+
+
+@pytest.mark.parametrize("workers", [2, 4096])
+def test_a_cluster_in_a_few_words_becomes_a_tf_config(tmp_path: Path, workers: int) -> None:
+    """Also one that no environment variable can hold."""
+    topology = Topology(worker=workers, ps=2)
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps(condensed(topology, dns_pattern("a-training", "a-namespace", 20000 + workers))))
+    config = launcher.written_out(json.loads(file.read_text()), "worker", 1)
+    assert config == tf_config(topology, Task("worker", 1), cluster_dns("a-training", "a-namespace", 20000 + workers))
+    seen = tmp_path / "seen"
+    code = f"import os, pathlib; pathlib.Path({str(seen)!r}).write_text(os.environ['TF_CONFIG'])"
+    command = [sys.executable, launcher.__file__, "--cluster", str(file), "--task", "worker-1", "--peer-timeout", "1"]
+    environment = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+    subprocess.run([*command, "--", sys.executable, "-c", code], env=environment, capture_output=True, timeout=40)
+    assert json.loads(seen.read_text()) == config
+    assert (len(seen.read_text()) > launcher.LONGEST) == (workers == 4096)
+
+
+def test_who_asks_has_been_told_only_when_the_answer_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lead leaves when everybody has been told: an answer that is still being written would be lost with it."""
+    state = launcher.State("chief-0", exit_code=0)
+    told_while_writing: list[bool] = []
+    original = launcher.State.answer
+
+    def answer(self: launcher.State) -> bytes:
+        told_while_writing.append("worker-0" in self.told)
+        return original(self)
+
+    monkeypatch.setattr(launcher.State, "answer", answer)
+    port = ports.reserve(["chief-0"], 25000, os.getpid())["chief-0"]
+    launcher.serve(state, ("127.0.0.1", port))
+    assert (launcher.ask(("127.0.0.1", port), {"from": "worker-0"}) or {})["exit_code"] == 0
+    eventually(lambda: "worker-0" in state.told, 5, "it has been told")
+    assert told_while_writing == [False]
+
+
+def test_with_many_tasks_each_asks_less_often() -> None:
+    few, many = (launcher.place_of(tf_config(Topology(1, count, 1), Task("worker", 0), cluster_dns("a", "b", 1))) for count in (4, 4096))
+    assert few.ask_every == launcher.ASK_EVERY
+    assert 4096 / many.ask_every <= launcher.QUESTIONS + 1
 
 
 def test_it_needs_nothing_but_the_standard_library() -> None:

@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.topology import Task, Topology, cluster, cluster_dns, encode, loopback, tf_config
+from workloads import launcher
+from workloads.topology import (
+    Task,
+    Topology,
+    cluster,
+    cluster_dns,
+    condensed,
+    dns_pattern,
+    encode,
+    for_any_index,
+    loopback,
+    tf_config,
+)
 
 topologies = st.builds(Topology, chief=st.integers(0, 1), worker=st.integers(1, 40), ps=st.integers(0, 12), evaluator=st.integers(0, 1))
 
@@ -20,6 +32,7 @@ def addresses(topology: Topology):
     return st.sampled_from([loopback(ports), cluster_dns("resnet", "research", 2222)])
 
 
+@pytest.mark.tensorflow
 @settings(max_examples=1000, deadline=None)
 @given(st.data())
 def test_tensorflow_reads_back_what_was_meant(data: st.DataObject) -> None:
@@ -48,6 +61,30 @@ def test_all_tasks_of_the_cluster_see_the_same_one(topology: Topology) -> None:
     address = cluster_dns("resnet", "research", 2222)
     seen = {json.dumps(tf_config(topology, task, address)["cluster"]) for task in topology.tasks() if task.role != "evaluator"}
     assert seen == {json.dumps(cluster(topology, address))}
+
+
+@given(topologies)
+def test_one_text_serves_all_tasks_of_a_role(topology: Topology) -> None:
+    """Somebody fills in the number later, and then it is the TF_CONFIG of that task, letter by letter."""
+    address = cluster_dns("resnet", "research", 2222)
+    for task in topology.tasks():
+        text = for_any_index(topology, task.role, address, "NUMBER")
+        assert text.replace("NUMBER", str(task.index)) == encode(tf_config(topology, task, address))
+        assert ("NUMBER" in text) == (task.role != "evaluator"), "of which there is one at the most"
+
+
+@given(topologies)
+def test_the_launcher_writes_out_what_is_condensed(topology: Topology) -> None:
+    address = cluster_dns("resnet", "research", 2222)
+    short = json.loads(json.dumps(condensed(topology, dns_pattern("resnet", "research", 2222))))
+    for task in topology.tasks():
+        if task.role != "evaluator":
+            assert launcher.written_out(short, task.role, task.index) == tf_config(topology, task, address)
+
+
+def test_a_condensed_cluster_does_not_grow() -> None:
+    sizes = [len(json.dumps(condensed(Topology(1, count, 9), dns_pattern("resnet", "research", 2222)))) for count in (10, 99)]
+    assert sizes[0] == sizes[1]
 
 
 @given(topologies)

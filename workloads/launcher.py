@@ -12,10 +12,18 @@ after the task's TensorFlow port (http://HOST:PORT+1/, a few words of JSON), and
 - it runs the command and passes signals on; a parameter server that is told to stop stays a few seconds longer than the chief, which
   still needs it to save what it holds;
 - when the lead (the chief, or worker 0 where there is none) has succeeded, it ends the command and reports success;
-- when the lead cannot be reached for the peer timeout, it ends the command and reports failure.
+- when the lead cannot be reached for the peer timeout, it ends the command and gives up; so does a chief whose workers are all
+  gone for so long, or one of its parameter servers;
+- a lead that is done, or has failed for good, stays until everybody has heard of it, so that a task that comes late ends as well.
+
+Tasks of another revision of the training (--revision) do not count as anybody: old and new ones may be there at once under the same names.
 
 Its exit code: 0 done; 75 try again, this was not the task's own fault (it was told to stop, or a peer was lost); 78 a configuration
-error, trying again is useless; anything else is what the command returned, or 128 + the signal that ended it.
+error, trying again is useless; 69 the lead or a peer was away for the peer timeout, or the lead said so: gave up; anything else is what the
+command returned, or 128 + the signal that ended it.
+
+One environment variable holds 128 KiB. A TF_CONFIG that is longer is written out here from a file with the cluster in a few words (--cluster), and
+handed to the command's Python in a file instead.
 """
 
 from __future__ import annotations
@@ -29,20 +37,24 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
 import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-DONE, RETRY, CONFIGURATION = 0, 75, 78
+DONE, GAVE_UP, RETRY, CONFIGURATION = 0, 69, 75, 78
+LONGEST = 128 * 1024  # bytes of one environment variable with its name and a zero behind it
 ASK_EVERY = 0.5  # seconds between two questions to the lead
+QUESTIONS = 200.0  # that a lead should have to answer in a second; with more tasks each asks less often
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL once the run is over
-DEFER = 4.0  # seconds a server that is told to stop waits for the chief to save
-FAREWELL = 10.0  # seconds the lead stays to tell the others, at the most
+FAREWELL = 10.0  # seconds a lead that gives up stays to tell those that are there
+DEFER = 4.0  # seconds a server that is told to stop waits for the chief to be told, too
 
 # How long a task may go on after the lead's success before it is ended: the evaluator tries the last checkpoint, workers that trained beside
 # the lead finish by themselves, parameter servers and their workers have nothing left to do.
@@ -54,7 +66,7 @@ class Place:
     """Where a task stands in its training, read from TF_CONFIG."""
 
     name: str
-    address: tuple[str, int]
+    address: tuple[str, int] | None  # None for what nobody has to reach
     peers: dict[str, tuple[str, int]]  # the other tasks of the cluster
     lead: str
     servers: bool  # whether there are parameter servers
@@ -68,6 +80,10 @@ class Place:
         if self.name.startswith("evaluator"):
             return DRAIN_EVALUATOR
         return DRAIN_SERVER if self.servers else DRAIN_WORKER
+
+    @property
+    def ask_every(self) -> float:
+        return max(ASK_EVERY, len(self.peers) / QUESTIONS)
 
 
 def place_of(config: dict[str, Any]) -> Place:
@@ -83,38 +99,62 @@ def place_of(config: dict[str, Any]) -> Place:
     return Place(name, everyone[name], peers, lead, "ps" in config["cluster"])
 
 
+def written_out(condensed: dict[str, Any], role: str, index: int) -> dict[str, Any]:
+    """TF_CONFIG from a cluster that says for each role how many there are and what their addresses look like."""
+    spec = {name: [tasks["address"].format(index=number) for number in range(tasks["count"])] for name, tasks in condensed.items()}
+    return {"cluster": spec, "task": {"type": role, "index": index}}
+
+
+def handed_over(config: str) -> dict[str, str]:
+    """The environment in which the command finds its TF_CONFIG: the variable, or, where that cannot be so long, a file that its Python reads first."""
+    if len(f"TF_CONFIG={config}".encode()) < LONGEST:
+        return {"TF_CONFIG": config}
+    folder = Path(tempfile.mkdtemp(prefix="trainstack-"))
+    (folder / "tf_config.json").write_text(config)
+    (folder / "sitecustomize.py").write_text(
+        f"import os, pathlib\nos.environ['TF_CONFIG'] = pathlib.Path({str(folder / 'tf_config.json')!r}).read_text()\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))}
+
+
 @dataclass
 class State:
     """What this launcher tells whoever asks."""
 
     task: str
+    revision: str = ""
     state: str = "waiting"  # waiting, running, succeeded, failed
     waiting_for: str = ""
     incarnation: str = field(default_factory=lambda: uuid.uuid4().hex)
     failed_at: float = 0.0
     exit_code: int | None = None
-    told: set[str] = field(default_factory=set)  # who has heard of the end
+    stopping: bool = False  # told to stop, and perhaps saving
+    told: set[str] = field(default_factory=set)  # who has heard of the end, or has ended by itself
     asked: dict[str, float] = field(default_factory=dict)  # who asks, and when last
 
-    def answer(self, asker: str) -> bytes:
-        if asker:
-            self.asked[asker] = time.monotonic()
-            if self.exit_code is not None:
-                self.told.add(asker)
-        shown = ("task", "state", "waiting_for", "incarnation", "failed_at", "exit_code")
+    def answer(self) -> bytes:
+        shown = ("task", "revision", "state", "waiting_for", "incarnation", "failed_at", "exit_code", "stopping")
         return json.dumps({name: getattr(self, name) for name in shown}).encode()
+
+    def note(self, asker: str, revision: str, over: bool) -> None:
+        """Who has had an answer, and whether that one said that this task is over, or the asker's last question that the asker is."""
+        if asker and revision == self.revision:
+            self.asked[asker] = time.monotonic()
+            if over:
+                self.told.add(asker)
 
 
 def serve(state: State, address: tuple[str, int]) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
-            body = state.answer(query.get("from", [""])[0])
+            query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
+            over, body = state.exit_code is not None or "ended" in query, state.answer()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+            state.note(query.get("from", ""), query.get("revision", ""), over)  # only now: who has been told may be left alone
 
         def log_message(self, *_: object) -> None:
             """Questions come twice a second from every task; nobody wants to read that."""
@@ -125,11 +165,11 @@ def serve(state: State, address: tuple[str, int]) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
-def ask(address: tuple[str, int], asker: str = "", timeout: float = 2.0) -> dict[str, Any] | None:
+def ask(address: tuple[str, int], about_me: dict[str, str] | None = None, timeout: float = 2.0) -> dict[str, Any] | None:
     """What the launcher at an address says, or None when nobody answers."""
     connection = http.client.HTTPConnection(*address, timeout=timeout)
     try:
-        connection.request("GET", f"/?from={asker}")
+        connection.request("GET", f"/?{urllib.parse.urlencode(about_me or {})}")
         answer: dict[str, Any] = json.loads(connection.getresponse().read())
         return answer
     except (OSError, ValueError, http.client.HTTPException):
@@ -150,6 +190,7 @@ def accepts(address: tuple[str, int]) -> bool:
 def exit_code(returned: int, *, stopped: bool, lead_succeeded: bool, peer_lost: bool) -> int:
     """From what the command returned to what the task reports."""
     code = returned if returned >= 0 else 128 - returned
+    code = 1 if code == GAVE_UP else code  # which only a launcher can say
     if lead_succeeded:
         return DONE
     if code in (DONE, RETRY, CONFIGURATION):
@@ -162,48 +203,64 @@ class CommandError(Exception):
 
 
 class Launcher:
-    def __init__(self, place: Place, lead: tuple[str, int] | None, peer_timeout: float, watch_parent: bool, wait_for_servers: bool) -> None:
-        self.place, self.peer_timeout = place, peer_timeout
-        self.wait_for_servers = wait_for_servers and place.servers
-        self.lead = lead or place.peers.get(place.lead)  # None: this task is the lead
-        self.state = State(place.name)
-        self.parent = os.getppid() if watch_parent else 0
+    def __init__(self, place: Place, options: argparse.Namespace) -> None:
+        self.place, self.options, self.peer_timeout = place, options, options.peer_timeout
+        self.wait_for_servers = options.wait_for_servers and place.servers
+        self.lead_name: str
+        self.lead: tuple[str, int] | None  # no address: this task is the lead
+        self.lead_name, self.lead = options.lead or (place.lead, place.peers.get(place.lead))
+        self.state = State(place.name, options.revision)
+        self.parent = os.getppid() if options.watch_parent else 0
         self.child: subprocess.Popen[bytes] | None = None
         self.incarnations: dict[str, str] = {}
         self.stopped = self.told = self.lead_succeeded = False
         self.ending = ""  # why the command is being ended: succeeded, failed or lost
+        self.verdict = CONFIGURATION  # what the lead failed with
 
-    def run(self, command: list[str]) -> int:
+    def run(self, command: list[str], environment: dict[str, str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, self.pass_on)
-        serve(self.state, self.place.address)
+        if self.place.address:
+            serve(self.state, self.place.address)
         try:
-            if not self.wait_for_peers():
-                return RETRY if self.stopped else 1
-            return self.supervise(command)
+            ended = self.wait_for_peers()
+            return self.supervise(command, environment) if ended is None else self.conclude(ended)
         except CommandError as error:
             say(f"{command[0]!r} cannot be started ({error}); correct the training's command")
-            return CONFIGURATION
+            return self.conclude(CONFIGURATION)
+
+    def hear(self, name: str, address: tuple[str, int], **about_me: str) -> dict[str, Any] | None:
+        """What a task of this revision says. An address may lead to somebody else: to an old task, or to one that got a lost one's address."""
+        answer = ask(address, {"revision": self.state.revision, **about_me})
+        return answer if answer and (answer["task"], answer["revision"]) == (name, self.state.revision) else None
+
+    def hear_lead(self, **about_me: str) -> dict[str, Any] | None:
+        return self.hear(self.lead_name, self.lead, **{"from": self.place.name}, **about_me) if self.lead else None
 
     def pass_on(self, number: int, _: FrameType | None) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
-            self.stopped = True
+            self.stopped = self.state.stopping = True
             if self.place.servers and self.lead is not None:
                 return  # see wait_for_the_lead_to_save
             self.told = True
         if self.child is not None:
             send(self.child, number)
 
-    def wait_for_peers(self) -> bool:
+    def wait_for_peers(self) -> int | None:
+        """None once everybody is there; an exit code when there is nothing left to wait for."""
         started, said = time.monotonic(), 0.0
         for name in self.place.waits_for:
             while (answer := self.ready(name)) is None:
                 waited = time.monotonic() - started
                 if self.stopped or self.orphaned():
-                    return False
+                    return RETRY
+                lead = self.hear_lead()
+                if lead and lead["exit_code"] in (DONE, GAVE_UP, CONFIGURATION):
+                    say(f"{lead['task']} has ended already")
+                    return int(lead["exit_code"])
                 if waited > self.peer_timeout:
                     say(f"gave up after waiting {waited:.0f} s for {name}; see that task's log for why it did not start")
-                    return False
+                    return GAVE_UP
                 if waited - said >= 10 or not self.state.waiting_for:
                     say(f"waiting for {name} ({waited:.0f} s)")
                     said = waited
@@ -211,17 +268,17 @@ class Launcher:
                 time.sleep(0.2)
             self.incarnations[name] = answer["incarnation"]
         self.state.waiting_for = ""
-        return not self.stopped
+        return RETRY if self.stopped else None
 
     def ready(self, name: str) -> dict[str, Any] | None:
         """What a peer's launcher says, once it is there and, where that is asked for, its TensorFlow server too."""
         host, port = self.place.peers[name]
-        answer = ask((host, port))
-        return answer if not self.wait_for_servers or accepts((host, port - 1)) else None
+        answer = self.hear(name, (host, port))
+        return answer if answer and (not self.wait_for_servers or accepts((host, port - 1))) else None
 
-    def supervise(self, command: list[str]) -> int:
+    def supervise(self, command: list[str], environment: dict[str, str]) -> int:
         try:
-            self.child = child = subprocess.Popen(command, start_new_session=True)
+            self.child = child = subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True)
         except OSError as error:
             raise CommandError(error.strerror) from None
         self.state.state = "running"
@@ -229,7 +286,7 @@ class Launcher:
             self.told = False
         if self.lead is not None:
             threading.Thread(target=self.watch_lead, daemon=True).start()
-        killed_at = 0.0
+        killed_at, started = 0.0, time.monotonic()
         while child.poll() is None:
             time.sleep(0.1)
             if self.stopped and not self.told:
@@ -238,6 +295,9 @@ class Launcher:
             if self.orphaned() and not self.ending:
                 say("the supervisor is gone; ending")
                 self.stopped, self.ending = True, "lost"
+            if not self.ending and (missed := self.abandoned(started)):
+                say(f"nothing has been heard of {missed} for {self.peer_timeout:.0f} s; giving up")
+                self.ending = "lost"
             if self.ending and not killed_at:
                 self.tell(child)
                 killed_at = time.monotonic() + GRACE
@@ -247,9 +307,12 @@ class Launcher:
         return self.finish(child.returncode)
 
     def wait_for_the_lead_to_save(self) -> None:
-        """Everybody may have been told to stop at once, and what the chief saves is on the servers."""
-        deadline = time.monotonic() + DEFER
-        while self.place.servers and self.lead is not None and time.monotonic() < deadline and ask(self.lead) is not None:
+        """Everybody may have been told to stop at once, and what the chief saves is on the servers: they stay for as long as it saves."""
+        started = time.monotonic()
+        while self.place.servers and self.lead is not None and (answer := self.hear_lead()):
+            patience = max(DEFER, self.options.grace - 2) if answer["stopping"] else DEFER
+            if time.monotonic() - started > min(patience, self.options.grace - 2):
+                return
             time.sleep(0.1)
 
     def tell(self, child: subprocess.Popen[bytes]) -> None:
@@ -261,53 +324,68 @@ class Launcher:
     def finish(self, returned: int) -> int:
         if returned and not self.state.failed_at:
             self.state.failed_at = time.time()
-        succeeded = self.lead_succeeded or self.lead_state() == "succeeded"
+        succeeded = self.lead_succeeded or (self.hear_lead() or {}).get("state") == "succeeded"
         if self.ending == "lost" and not self.stopped:
-            code = 1
+            code = GAVE_UP if self.options.linger is None else DONE
         elif self.ending == "failed":
-            code = CONFIGURATION
+            code = self.verdict if self.options.linger is None else DONE
         else:
             suspicious = returned not in (DONE, RETRY, CONFIGURATION) and not (succeeded or self.stopped)
             code = exit_code(returned, stopped=self.stopped, lead_succeeded=succeeded, peer_lost=suspicious and self.peer_lost())
-        self.state.state, self.state.exit_code = ("succeeded" if code == DONE else "failed"), code
-        if self.lead is None and code in (DONE, CONFIGURATION):
-            self.tell_the_others()
         say(f"the task ended with {returned}, reported as {code}" if code != returned else f"the task ended with {code}")
+        return self.conclude(code)
+
+    def conclude(self, code: int) -> int:
+        """Tells whoever has to know that this task has ended, and will not come back."""
+        self.state.state, self.state.exit_code = ("succeeded" if code == DONE else "failed"), code
+        if code in (DONE, GAVE_UP, CONFIGURATION):
+            if self.lead is None:
+                self.tell_the_others()
+            else:
+                self.hear_lead(ended="yes")
         return code
 
     def watch_lead(self) -> None:
         """Ends the command when the lead says that the run is over, or says nothing for too long."""
-        assert self.lead is not None
-        heard = time.monotonic()
-        while not self.ending:
-            time.sleep(ASK_EVERY)
-            answer = ask(self.lead, self.place.name)
+        heard, ending = time.monotonic(), ""
+        while not ending:
+            time.sleep(self.place.ask_every)
+            answer = self.hear_lead()
             if answer is not None:
                 heard = time.monotonic()
                 if answer["state"] == "succeeded":
                     say(f"{answer['task']} is done")
-                    self.lead_succeeded = True
-                    self.wait_for_end(self.place.drain)
-                    self.ending = "succeeded"
-                elif answer["exit_code"] == CONFIGURATION:
-                    self.ending = "failed"
+                    self.lead_succeeded, ending = True, "succeeded"
+                elif answer["exit_code"] in (CONFIGURATION, GAVE_UP):
+                    self.verdict, ending = answer["exit_code"], "failed"
             elif time.monotonic() - heard > self.peer_timeout:
-                say(f"{self.place.lead} has not answered for {self.peer_timeout:.0f} s; giving up")
-                self.ending = "lost"
+                say(f"{self.lead_name} has not answered for {self.peer_timeout:.0f} s; giving up")
+                ending = "lost"
+        stays = self.options.linger
+        if stays is None:
+            stays = self.place.drain if ending == "succeeded" else 0.0
+        self.wait_for_end(stays)
+        self.ending = ending
 
     def wait_for_end(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self.child is not None and self.child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
 
-    def lead_state(self) -> str:
-        answer = ask(self.lead, self.place.name) if self.lead is not None else None
-        return str(answer["state"]) if answer else ""
+    def abandoned(self, started: float) -> str:
+        """Whom a chief has missed for the peer timeout: all of its workers, or a parameter server. Those who are there ask again and again."""
+        if self.lead is not None or not self.place.servers:
+            return ""
+        now, asked = time.monotonic(), self.state.asked
+        away = {name for name in self.place.peers if now - max(asked.get(name, started), started) > self.peer_timeout}
+        workers = {name for name in self.place.peers if name.startswith("worker")}
+        servers = sorted(name for name in away if name.startswith("ps"))
+        return servers[0] if servers else "any worker" if workers and workers <= away else ""
 
     def peer_lost(self) -> bool:
         """Whether a peer went before this task did: then this failure is a consequence and not a cause."""
         for name, incarnation in self.incarnations.items():
-            answer = ask(self.place.peers[name])
+            answer = self.hear(name, self.place.peers[name])
             if answer is None or answer["incarnation"] != incarnation:
                 return True
             # Two that fail together agree on which was first, so that one of them counts.
@@ -316,12 +394,13 @@ class Launcher:
         return False
 
     def tell_the_others(self) -> None:
-        """Stays until everybody has heard how the run ended: the peers that are there, and whoever else has been asking."""
-        deadline = time.monotonic() + FAREWELL
-        while (now := time.monotonic()) < deadline:
-            peers = {name for name, address in self.place.peers.items() if name not in self.state.told and ask(address) is not None}
-            others = {name for name, last in list(self.state.asked.items()) if name not in self.place.peers and now - last < 5 * ASK_EVERY}
-            if not peers and others <= self.state.told:
+        """Stays until everybody has heard how the run ended: every peer, and whoever else has been asking. Who is away just now has some time to come back."""
+        stays = FAREWELL if self.state.exit_code == GAVE_UP else self.options.farewell  # who is away now would give up, too
+        deadline = time.monotonic() + max(stays, 3 * self.place.ask_every)
+        everybody = set(self.place.peers) | set(self.options.tell)
+        while (now := time.monotonic()) < deadline and not self.stopped and not self.orphaned():
+            others = {name for name, last in list(self.state.asked.items()) if now - last < 5 * self.place.ask_every}
+            if everybody | others <= self.state.told:
                 return
             time.sleep(0.05)
 
@@ -339,32 +418,53 @@ def say(text: str) -> None:
     print(f"launcher: {text}", file=sys.stderr, flush=True)
 
 
-def host_and_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
+def name_and_address(text: str) -> tuple[str, tuple[str, int]]:
+    name, _, address = text.rpartition("@")
+    host, _, port = address.rpartition(":")
+    return name, (host, int(port))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lead", type=host_and_port, metavar="HOST:PORT", help="the lead's launcher, for a task outside of the cluster")
+    parser.add_argument(
+        "--lead", type=name_and_address, metavar="TASK@HOST:PORT", help="the lead's launcher, for a task outside of the cluster"
+    )
     parser.add_argument(
         "--peer-timeout", type=float, default=900, metavar="SECONDS", help="without the lead or a peer for so long, give up"
     )
+    parser.add_argument(
+        "--farewell", type=float, default=FAREWELL, metavar="SECONDS", help="how long the lead waits at its end for tasks that are away"
+    )
+    parser.add_argument("--tell", action="append", default=[], metavar="TASK", help="who else has to hear of the lead's end")
+    parser.add_argument("--grace", type=float, default=6, metavar="SECONDS", help="what there is between SIGTERM and SIGKILL")
+    parser.add_argument("--revision", default="", help="tasks of another revision are not heard")
     parser.add_argument("--watch-parent", action="store_true", help="end when the process that started this one is gone")
     parser.add_argument(
         "--wait-for-servers",
         action="store_true",
         help="the chief waits for its peers' TensorFlow servers, too, not only for their launchers",
     )
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="a cluster in a few words, in place of TF_CONFIG; with --task")
+    parser.add_argument("--task", metavar="ROLE-INDEX", help="which task of --cluster this is")
+    parser.add_argument("--beside", metavar="NAME", help="not a task, but something beside them, which ends after them; with --lead")
+    parser.add_argument("--linger", type=float, metavar="SECONDS", help="how long to go on after the lead's end, whatever it was")
     parser.add_argument("--run-folder", help="not used; whoever lists processes sees which run this one belongs to")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     options = parser.parse_args()
+    environment: dict[str, str] = {}
     try:
-        place = place_of(json.loads(os.environ["TF_CONFIG"]))
-    except (KeyError, ValueError, TypeError) as error:
+        if options.beside:
+            place = Place(options.beside, None, {}, "", False)
+        elif options.cluster:
+            role, _, index = options.task.rpartition("-")
+            config = written_out(json.loads(options.cluster.read_text()), role, int(index))
+            environment, place = handed_over(json.dumps(config, separators=(",", ":"))), place_of(config)
+        else:
+            place = place_of(json.loads(os.environ["TF_CONFIG"]))
+    except (KeyError, ValueError, TypeError, OSError) as error:
         say(f"TF_CONFIG is missing or malformed ({error!r}); it is set where a training's tasks are declared")
         return CONFIGURATION
-    return Launcher(place, options.lead, options.peer_timeout, options.watch_parent, options.wait_for_servers).run(options.command)
+    return Launcher(place, options).run(options.command, environment)
 
 
 if __name__ == "__main__":

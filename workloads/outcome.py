@@ -5,6 +5,7 @@
 | 0 | done | |
 | 75 | saved after SIGTERM, or a peer was lost | started again, not counted |
 | 78 | configuration error | never started again, the run fails |
+| 69 | gave up: the lead or a peer was not there for `peer_timeout` | never started again |
 | anything else | failed | started again, counted in `max_restarts` of that task |
 """
 
@@ -14,7 +15,12 @@ from collections.abc import Iterable
 
 from workloads.topology import PARAMETER_SERVER, Task, Topology
 
-DONE, RETRY, CONFIGURATION = 0, 75, 78
+DONE, GAVE_UP, RETRY, CONFIGURATION = 0, 69, 75, 78
+
+
+def final(exit_code: int) -> bool:
+    """Whether a task that ended so is never started again."""
+    return exit_code in (DONE, GAVE_UP, CONFIGURATION)
 
 
 def counts(exit_code: int) -> bool:

@@ -85,11 +85,31 @@ def encode(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
+def for_any_index(topology: Topology, role: str, address: Address, index: str) -> str:
+    """The TF_CONFIG that all tasks of a role share, with a text in place of the index that somebody fills in later."""
+    if role == "evaluator":
+        return encode(tf_config(topology, Task(role, 0), address))
+    shared = encode({"cluster": cluster(topology, address)})
+    return f'{shared[:-1]},"task":{{"type":"{role}","index":{index}}}}}'
+
+
+def condensed(topology: Topology, pattern: Callable[[str], str]) -> dict[str, dict[str, Any]]:
+    """The cluster in a few words: for each role how many, and the address with `{index}` in it. The launcher writes it out again."""
+    counts = topology.counts()
+    return {role: {"count": counts[role], "address": pattern(role)} for role in CLUSTER_ROLES if counts[role]}
+
+
 def loopback(ports: Mapping[str, int]) -> Address:
     """Addresses on this machine, from a task's name to its port."""
     return lambda task: f"127.0.0.1:{ports[task.name]}"
 
 
+def dns_pattern(training: str, namespace: str, port: int) -> Callable[[str], str]:
+    """From a role to the address of its tasks in Kubernetes, known before anything runs: an Indexed Job names its pods, a headless Service its hosts."""
+    return lambda role: f"{training}-{role}-{{index}}.{training}.{namespace}.svc:{port}"
+
+
 def cluster_dns(training: str, namespace: str, port: int) -> Address:
-    """Addresses in Kubernetes, known before anything runs: an Indexed Job names its pods, a headless Service its hosts."""
-    return lambda task: f"{training}-{task.role}-{task.index}.{training}.{namespace}.svc:{port}"
+    """Addresses in Kubernetes."""
+    pattern = dns_pattern(training, namespace, port)
+    return lambda task: pattern(task.role).format(index=task.index)

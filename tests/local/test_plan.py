@@ -74,3 +74,30 @@ def test_preparation_runs_a_module_a_file_or_a_command() -> None:
     ]
     assert made(data_prep={"program": "tests/programs/plain_parameter_server.py"})["data_prep"]["command"][1].endswith("server.py")
     assert made(data_prep={"command": ["make", "data"]})["data_prep"]["command"] == ["make", "data"]
+
+
+def test_data_with_a_directory_is_prepared_once_and_the_marker_is_in_it() -> None:
+    prepared = {"program": "json.tool", "args": {"indent": 2}}
+    on_volume = made(data_prep=prepared, data_dir="/ckpt/data", volumes=[{"claim": "ckpt", "path": "/ckpt"}])["data_prep"]
+    assert on_volume["marker"] == f"{ROOT}/runs/local/t/1/volumes/ckpt/data"
+    assert made(data_prep={"command": ["make", "data"]}, data_dir="gs://bucket/data")["data_prep"]["marker"] == "gs://bucket/data"
+    assert made(data_prep=prepared)["data_prep"]["marker"] == f"{ROOT}/runs/local/.data/t", "beside the runs, for all of them"
+    assert made(data_prep={"command": ["make", "data"]})["data_prep"].keys() == {"command", "deadline"}, "nobody knows where it goes"
+
+
+def test_what_data_depends_on_is_what_is_written_for_it() -> None:
+    def inputs(data_dir: str = "/ckpt", **changes: Any) -> str:
+        prepared = {"program": "json.tool", "args": {"indent": 2}, **changes.pop("data_prep", {})}
+        return str(made(data_prep=prepared, data_dir=data_dir, **changes)["data_prep"]["inputs"])
+
+    on_volume = inputs(volumes=[{"claim": "ckpt", "path": "/ckpt"}])
+    assert on_volume == inputs(volumes=[{"claim": "other", "path": "/ckpt"}], run="7", args={"epochs": 3})
+    assert on_volume == inputs(data_prep={"deadline": "1h"})
+    assert len({on_volume, inputs("/other"), inputs(data_prep={"args": {"indent": 3}}), inputs(data_prep={"program": "json.other"})}) == 4
+
+
+def test_more_servers_of_the_model_are_no_other_plan_here() -> None:
+    one, many = made(serving={}), made(serving={"replicas": 3})
+    assert one["serving"] is True
+    assert {**one, "settings": None} == {**many, "settings": None}
+    assert "serving" not in made()

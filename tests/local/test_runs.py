@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,8 @@ import pytest
 
 from settings import parse
 from tests.conftest import LISTEN, alive, eventually
+from tests.trainer.test_serve import save
+from workloads import outcome, prepare
 from workloads.local import ports, runs, supervisor
 from workloads.local.plan import ROOT, RUNS, plan
 
@@ -107,6 +111,15 @@ def test_exit_78_fails_the_run_at_once(lab: Lab) -> None:
     assert task(folder, "worker-0")["restarts"] == 0
 
 
+def test_a_task_that_gave_up_is_not_started_again(lab: Lab) -> None:
+    """The chief fails and is away for longer and longer; the server waits for it no longer than `peer_timeout`, and no second time."""
+    folder = lab.run("sys.exit(1) if name == 'chief-0' else time.sleep(600)", worker={"replicas": 1}, peer_timeout="3s", max_restarts=1000)
+    reason = wait(folder, "failed", 40)["reason"]
+    assert re.fullmatch(r"(ps|worker)-0 gave up: a task that it needs was not there for 3 s; see tasks/(ps|worker)-0.log", reason)
+    gave_up = task(folder, reason.split()[0])
+    assert (gave_up["exit_code"], gave_up["restarts"], gave_up["state"]) == (outcome.GAVE_UP, 0, "failed")
+
+
 def test_a_lost_worker_of_parameter_servers_is_only_reported(lab: Lab) -> None:
     folder = lab.run("time.sleep({'chief-0': 8, 'worker-1': 3}.get(name, 600)); sys.exit(name == 'worker-1')", max_restarts=0)
     wait_for_task(folder, "worker-1", state="failed")
@@ -144,6 +157,44 @@ def test_failed_preparation_starts_no_task(lab: Lab) -> None:
 def test_preparation_has_a_deadline(lab: Lab) -> None:
     folder = lab.run("", data_prep={"command": [sys.executable, "-c", FOREVER], "deadline": "1s"})
     assert "data_prep took longer than its deadline of 1 s" in wait(folder, "failed")["reason"]
+
+
+class TestDataIsPreparedOnce:
+    """With a directory of its own; `count` in the run's folder has a letter for each preparation."""
+
+    PREPARE = (sys.executable, "-c", "import os; open(os.environ['TRAINSTACK_RUN'] + '/count', 'a').write('x')")
+
+    def run(self, lab: Lab, **changes: Any) -> Path:
+        settings = {"strategy": "mirrored", "worker": None, "ps": None, "data_prep": {"command": list(self.PREPARE)}, **changes}
+        folder = lab.run("", **settings)
+        wait(folder, "succeeded")
+        assert task(folder, "data-prep")["state"] == "succeeded"
+        return folder
+
+    def test_a_run_that_comes_back_finds_it(self, lab: Lab) -> None:
+        volume = {"volumes": [{"claim": "data", "path": "/data"}], "data_dir": "/data/digits"}
+        folder = self.run(lab, **volume)
+        assert (folder / "volumes" / "data" / "digits" / prepare.MARKER).exists()
+        runs.release(folder)  # make down
+        assert self.run(lab, **volume) == folder
+        assert (folder / "count").read_text() == "x"
+        assert "is prepared already" in (folder / "tasks" / "data-prep.log").read_text()
+        self.run(lab, **volume, **{"data_prep": {"command": [*self.PREPARE, "more"]}})
+        assert (folder / "count").read_text() == "xx", "other inputs"
+
+    def test_without_a_directory_it_is_prepared_every_time(self, lab: Lab) -> None:
+        folder = self.run(lab)
+        self.run(lab)
+        assert (folder / "count").read_text() == "xx"
+
+    def test_one_that_was_cancelled_is_prepared_again(self, lab: Lab, tmp_path: Path) -> None:
+        slow = {"data_prep": {"command": [*self.PREPARE[:2], f"{self.PREPARE[2]}; import time; time.sleep(600)"]}}
+        folder = lab.run("", strategy="mirrored", worker=None, ps=None, data_dir=str(tmp_path), **slow)
+        eventually((folder / "count").exists, 15, "it is not prepared")
+        runs.stop(folder)
+        assert alive(folder) == []
+        assert runs.read_status(folder)["state"] == "cancelled"
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_stop_lets_tasks_save_first(lab: Lab) -> None:
@@ -303,6 +354,84 @@ def test_tensorboard_stays_after_the_run_and_goes_with_it(lab: Lab) -> None:
     runs.stop(folder)
     assert alive(folder) == []
     assert runs.read_status(folder)["state"] == "succeeded"
+
+
+@pytest.mark.tensorflow
+class TestTheModelIsServed:
+    """After a run that has succeeded, by one process that comes and goes with the run's supervisor."""
+
+    def run(self, lab: Lab, tmp_path: Path, code: str = "", **changes: Any) -> Path:
+        """The command has nothing to do: the model is there already."""
+        save(tmp_path / "1" / "5")
+        return lab.run(code, strategy="mirrored", worker=None, ps=None, model_dir=str(tmp_path), serving={"replicas": 2}, **changes)
+
+    def answers(self, url: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"{url}:predict", b'{"instances": [3]}', timeout=10) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def test_it_comes_after_the_run_is_started_again_and_goes_with_it(self, lab: Lab, tmp_path: Path) -> None:
+        code = "while not os.path.exists(os.environ['TRAINSTACK_RUN'] + '/go'): time.sleep(0.1)"
+        folder = self.run(lab, tmp_path, code)
+        wait_for_task(folder, "worker-0", state="running")
+        assert task(folder, "serving")["state"] == "pending", "not while it trains"
+        (folder / "go").touch()
+        url = wait(folder, "succeeded")["serving"]
+        assert re.fullmatch(r"http://127.0.0.1:\d+/v1/models/t", url)
+        first = wait_for_task(folder, "serving", 30, state="running")
+        assert self.answers(url) == {"predictions": [6.0]}
+        os.kill(first["pid"], signal.SIGKILL)
+        again = wait_for_task(folder, "serving", 30, state="running", restarts=1)
+        assert again["pid"] != first["pid"]
+        assert self.answers(runs.read_status(folder)["serving"]) == {"predictions": [6.0]}
+        assert runs.read_status(folder)["state"] == "succeeded"
+        began = time.monotonic()
+        runs.stop(folder)
+        assert time.monotonic() - began < 10
+        assert alive(folder) == []
+        assert runs.read_status(folder)["serving"] is None
+        assert runs.read_status(folder)["state"] == "succeeded"
+
+    def test_it_goes_with_a_supervisor_that_was_killed_and_comes_with_the_next(self, lab: Lab, tmp_path: Path) -> None:
+        folder = self.run(lab, tmp_path, tensorboard={"keep": "1s"})
+        wait_for_task(folder, "serving", 30, state="running")
+        wait_for_task(folder, "tensorboard", 30, state="stopped")  # its time is over, the server's is not
+        assert task(folder, "serving")["state"] == "running"
+        psutil.Process(runs.read_status(folder)["pid"]).kill()
+        eventually(lambda: alive(folder) == [], 10, "the server outlives its supervisor")
+        status = runs.read_status(folder)
+        assert (status["state"], status["serving"]) == ("succeeded", None)
+        runs.start(runs.read_plan(folder), {})  # trainstack rerun
+        wait(folder, "succeeded")
+        wait_for_task(folder, "serving", 30, state="running")
+        assert self.answers(runs.read_status(folder)["serving"]) == {"predictions": [6.0]}
+
+    def test_a_run_that_failed_serves_nothing(self, lab: Lab, tmp_path: Path) -> None:
+        folder = self.run(lab, tmp_path, "sys.exit(78)")
+        assert wait(folder, "failed")["serving"] is None
+        assert task(folder, "serving")["state"] == "stopped"
+        eventually(lambda: alive(folder) == [], 5, "processes are left")
+
+
+def test_a_server_that_cannot_run_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies as soon as it is started: a few times, and then the supervisor waits for it no longer."""
+    made = lab.plan("", strategy="mirrored", worker=None, ps=None, serving={})
+    folder = ROOT / made["folder"]
+    (folder / "tasks").mkdir(parents=True)
+    runs.write_whole(folder / "plan.json", made)
+    alone = supervisor.Supervisor(folder, {})
+    alone.choose_ports()
+    launch = alone.launch
+    monkeypatch.setattr(alone, "launch", lambda process, _, environment: launch(process, ["false"], environment))
+    monkeypatch.setattr(alone, "save_status", lambda: None)  # it would name this process, which nobody should end
+    monkeypatch.setattr(supervisor, "AFTERWARDS", 0.05)
+    alone.start_serving()
+    alone.stay()
+    shown = alone.status()["tasks"][-1]
+    assert (shown["name"], shown["state"], shown["restarts"]) == ("serving", "failed", supervisor.HELPERS_RESTARTS)
+    assert "see tasks/serving.log" in shown["detail"]
 
 
 def test_ports_are_promised_to_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def running(stack: Stack, name: str = "t") -> None:
 def test_up_and_destroy(stack: Stack) -> None:
     stack.up({"t": training()})
     folder = stack.folder_of("t")
-    assert stack.outputs()["t"] == {"folder": f"runs/{stack.name}/t/1", "state": "running", "tensorboard": ""}
+    assert stack.outputs()["t"] == {"folder": f"runs/{stack.name}/t/1", "state": "running", "tensorboard": "", "serving": ""}
     running(stack)
     assert len(alive(folder)) == 7, "a supervisor, and a launcher with its command for each of three tasks"
     assert stack.preview("t") == "same"
@@ -185,10 +185,10 @@ def test_bad_settings_are_refused_and_nothing_is_started(stack: Stack, name: str
     assert runs.folders(stack.name) == []
 
 
-def test_a_target_that_is_not_there_yet_is_one_sentence(stack: Stack) -> None:
+def test_a_cluster_that_is_not_named_is_one_sentence(stack: Stack) -> None:
     done = stack.up({}, target="kubernetes", check=False)
     assert done.returncode != 0
-    assert "target: kubernetes" in done.stdout
+    assert "target kubernetes needs one cluster; write" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The namespace of a stack: Pod Security `restricted`, the service account of the tasks, and keys where a training asked for one."""
+"""The namespace of a stack: Pod Security `restricted`, nothing allowed on the network, the service account of the tasks, secrets, and keys where asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pulumi
 from pulumi_kubernetes.core import v1 as core
 from pulumi_kubernetes.meta import v1 as meta
 
-SERVICE_ACCOUNT = "trainer"
+from workloads.kubernetes import names, policies
+from workloads.kubernetes.declare import declare
 
 
 class Namespace(pulumi.ComponentResource):
@@ -18,22 +19,36 @@ class Namespace(pulumi.ComponentResource):
         name: str,
         namespace: str,
         annotations: Mapping[str, pulumi.Input[str]],
+        secrets: Mapping[str, str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("trainstack:workloads:Namespace", name, None, opts)
-        self.labels = {"app.kubernetes.io/managed-by": "trainstack", "app.kubernetes.io/part-of": namespace}
+        self.labels = names.of_stack(namespace)
         levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-        child = pulumi.ResourceOptions(parent=self)
-        self.resource = core.Namespace(
-            f"{name}-namespace", metadata=meta.ObjectMetaArgs(name=namespace, labels={**self.labels, **levels}), opts=child
+        made = core.Namespace(
+            f"{name}-namespace",
+            metadata=meta.ObjectMetaArgs(name=namespace, labels={**self.labels, **levels}),
+            opts=pulumi.ResourceOptions(parent=self),
         )
-        self.name = self.resource.metadata.name
+        self.name = namespace  # as a text and not as the object's output: it is known before there is one
+        self.inside = inside = pulumi.ResourceOptions(parent=self, depends_on=[made])
         core.ServiceAccount(
-            f"{name}-{SERVICE_ACCOUNT}",
-            metadata=meta.ObjectMetaArgs(name=SERVICE_ACCOUNT, namespace=self.name, labels=self.labels, annotations=annotations),
+            f"{name}-{names.SERVICE_ACCOUNT}",
+            metadata=meta.ObjectMetaArgs(
+                name=names.SERVICE_ACCOUNT, namespace=namespace, labels=self.labels, annotations=annotations or None
+            ),
             automount_service_account_token=False,
-            opts=child,
+            opts=inside,
         )
+        declare(f"{name}-default-deny", policies.denied(namespace), inside)
+        if secrets:
+            values = {key: pulumi.Output.secret(value) for key, value in secrets.items()}
+            core.Secret(
+                f"{name}-secrets",
+                metadata=meta.ObjectMetaArgs(name=names.SECRETS, namespace=namespace, labels=self.labels),
+                string_data=values,
+                opts=inside,
+            )
         self.register_outputs({})
 
     def keys(self, key: pulumi.Input[str], wanted: Iterable[tuple[str, str]]) -> None:
@@ -42,10 +57,10 @@ class Namespace(pulumi.ComponentResource):
         for secret, file in sorted(set(wanted)):
             files.setdefault(secret, []).append(file)
         text = pulumi.Output.secret(key).apply(lambda encoded: base64.b64decode(encoded).decode())
-        for secret, names in files.items():
+        for secret, file_names in files.items():
             core.Secret(
                 f"credentials-{secret}",
                 metadata=meta.ObjectMetaArgs(name=secret, namespace=self.name, labels=self.labels),
-                string_data=dict.fromkeys(names, text),
-                opts=pulumi.ResourceOptions(parent=self),
+                string_data=dict.fromkeys(file_names, text),
+                opts=self.inside,
             )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer import arguments, programs
-from workloads.topology import MIRRORED
+from workloads import commands, prepare
 
 if TYPE_CHECKING:
     from settings import Training
@@ -19,7 +18,12 @@ Plan = dict[str, Any]
 
 def plan(stack: str, name: str, training: Training) -> Plan:
     folder = f"runs/{stack}/{name}/{training.run}"
-    places = {kind: _place(training, folder, kind) for kind in ("checkpoint", "log", "model")}
+    where = {f"{kind}_dir": _place(training, folder, kind) for kind in ("checkpoint", "log", "model")}
+    if training.data_dir:
+        where["data_dir"] = _translated(training, folder, training.data_dir)
+    elif training.data_prep and training.data_prep.program:
+        where["data_dir"] = str(RUNS / stack / ".data" / name)  # of all its runs
+    earlier = _place(training, folder, "checkpoint", training.resume_from) if training.resume_from else None
     topology = {role: count for role, count in training.topology.counts().items() if count}
     result = {
         "stack": stack,
@@ -28,60 +32,35 @@ def plan(stack: str, name: str, training: Training) -> Plan:
         "folder": folder,
         "strategy": training.chosen_strategy,
         "topology": topology,
-        "command": _command(training, folder, places),
+        "command": commands.task(training, where, earlier),
         "waits_for_servers": bool(training.command),  # our own programs do it themselves, after TensorFlow is loaded
         "env": dict(training.env),
-        "log_dir": places["log"],
-        "checkpoint_dir": places["checkpoint"],
-        "model_dir": places["model"],
-        "volumes": [_volume(folder, volume.claim) for volume in training.volumes],
+        "log_dir": where["log_dir"],
+        "checkpoint_dir": where["checkpoint_dir"],
+        "model_dir": where["model_dir"],
+        "volumes": [_volume(folder, volume.name) for volume in training.volumes],
         "port": training.port,
         "peer_timeout": training.peer_timeout,
         "max_restarts": training.max_restarts,
         "deadline": training.deadline,
-        "data_prep": _data_prep(training, folder),
+        "data_prep": _data_prep(training, where.get("data_dir")),
         "tensorboard": {"keep": training.tensorboard.keep} if training.tensorboard else None,
+        "serving": True if training.serving else None,  # one process, whatever its replicas
         "settings": training.model_dump(mode="json", exclude_unset=True, by_alias=True, exclude_none=True),
     }
     return {key: value for key, value in result.items() if value is not None}  # Pulumi keeps no empty values
 
 
-def _command(training: Training, folder: str, places: dict[str, str]) -> list[str]:
-    if training.command:
-        return [*training.command, *arguments.flags(training.args)]
-    result = [
-        "python",
-        "-m",
-        "trainer",
-        f"--program={training.program}",
-        f"--strategy={training.chosen_strategy}",
-        f"--evaluator={training.evaluation}",
-    ]
-    result += [f"--{kind}-dir={place}" for kind, place in places.items()]
-    if training.data_dir:
-        result.append(f"--data-dir={_translated(training, folder, training.data_dir)}")
-    if training.resume_from:
-        result.append(f"--resume-from={_place(training, folder, 'checkpoint', training.resume_from)}")
-    if training.chosen_strategy == MIRRORED and training.worker and training.worker.gpus > 1:
-        result.append(f"--devices={training.worker.gpus}")
-    if training.mixed_precision:
-        result.append("--mixed-precision")
-    return result + arguments.flags(training.args)
-
-
-def _data_prep(training: Training, folder: str) -> Plan | None:
-    prepare = training.data_prep
-    if prepare is None:
+def _data_prep(training: Training, data_dir: str | None) -> Plan | None:
+    """Data with a directory of its own is prepared once: `marker` is where that is written down, `inputs` what it depends on."""
+    if training.data_prep is None:
         return None
-    if prepare.command:
-        command = list(prepare.command)
-    else:
-        assert prepare.program is not None
-        module = f"trainer.programs.{prepare.program}" if prepare.program.split(".")[0] in programs.names() else prepare.program
-        command = ["python", prepare.program] if prepare.program.endswith(".py") else ["python", "-m", module]
-    if training.data_dir and prepare.program:
-        command.append(f"--data-dir={_translated(training, folder, training.data_dir)}")
-    return {"command": command + arguments.flags(prepare.args), "deadline": prepare.deadline}
+    result: Plan = {"command": commands.data_prep(training, data_dir), "deadline": training.data_prep.deadline}
+    if data_dir:
+        written = training.data_dir or ""
+        as_written = commands.data_prep(training, written)  # the same wherever this project and its volumes are
+        result |= {"marker": data_dir, "inputs": prepare.inputs(as_written, training.data_prep.args, written)}
+    return result
 
 
 def _place(training: Training, folder: str, kind: str, run: str | None = None) -> str:
@@ -94,13 +73,13 @@ def _place(training: Training, folder: str, kind: str, run: str | None = None) -
     return str(ROOT / Path(folder).with_name(run) / own)
 
 
-def _volume(folder: str, claim: str) -> str:
-    return str(ROOT / folder / "volumes" / claim)
+def _volume(folder: str, name: str) -> str:
+    return str(ROOT / folder / "volumes" / name)
 
 
 def _translated(training: Training, folder: str, path: str) -> str:
     """A path on a volume becomes a path in the folder that stands for the volume."""
     for volume in training.volumes:
-        if path == volume.path or path.startswith(f"{volume.path.rstrip('/')}/"):
-            return _volume(folder, volume.claim) + path[len(volume.path.rstrip("/")) :]
+        if volume.holds(path):
+            return _volume(folder, volume.name) + path[len(volume.path.rstrip("/")) :]
     return path if "://" in path else str(ROOT / path)

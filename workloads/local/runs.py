@@ -3,7 +3,7 @@
     runs/<stack>/<training>/<run>/
       plan.json        what the run was told           status.json    what it is doing; always whole
       tasks/*.log      one log per task                 supervisor.log
-      checkpoints/  logs/ (run.json, metrics)  model/   plot.png  SUMMARY.md
+      checkpoints/  logs/ (run.json, metrics)  model/<step>/   plot.png  SUMMARY.md
 
 Every process of a run has TRAINSTACK_RUN in its environment, so that all of them are found even when nobody remembers their numbers.
 """
@@ -55,9 +55,17 @@ def read_status(folder: Path) -> Status:
         status: Status = json.loads((folder / "status.json").read_text())
     except FileNotFoundError:
         return {"state": "vanished", "reason": "it has no status file", "tasks": []}
-    if status["state"] not in ENDED and supervisor(status) is None:
-        status["state"], status["reason"] = "vanished", "its supervisor is gone"
+    if supervisor(status) is None:
+        if status["state"] not in ENDED:
+            status["state"], status["reason"] = "vanished", "its supervisor is gone"
+        status["tensorboard"] = status["serving"] = None  # they go with it
     return status
+
+
+def model_folder(model_dir: str) -> str:
+    """Where the newest version of an exported model is, or will be: the trainer numbers them by their step."""
+    found = [path.parent for path in Path(model_dir).glob("*/saved_model.pb") if path.parent.name.isdecimal()]
+    return str(max(found, key=lambda path: int(path.name), default=model_dir))
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

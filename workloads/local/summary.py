@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
+from workloads import figures
 from workloads.local.plan import ROOT, Plan
-from workloads.local.runs import read_plan, read_records
+from workloads.local.runs import model_folder, read_plan, read_records
 from workloads.topology import ROLES
 
 
@@ -26,14 +27,17 @@ def plot(title: str, training: list[dict[str, Any]], evaluation: list[dict[str, 
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     colours = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
-    ignored = {"step", "steps", "time", "epoch", "examples_per_second", "loss"}
-    others = [name for name in (evaluation or training)[-1] if name not in ignored]
+    others = figures.names((evaluation or training)[-1])
     for index, (kind, lines) in enumerate((("training", training), ("test", evaluation))):
         style: dict[str, Any] = {"color": colours[index], "marker": "o" if kind == "test" else None, "markersize": 4}
-        left.plot([line["step"] for line in lines], [line["loss"] for line in lines], label=kind, **style)
-        for name in others:
-            shown = [line for line in lines if name in line]
-            right.plot([line["step"] for line in shown], [line[name] for line in shown], label=f"{kind} {name}", **style)
+        for name, axes in (("loss", left), *((other, right) for other in others)):
+            shown = [line for line in lines if name in line]  # an evaluation by the workers of a coordinator has no loss
+            axes.plot(
+                [line["step"] for line in shown],
+                [line[name] for line in shown],
+                label=kind if name == "loss" else f"{kind} {name}",
+                **style,
+            )
     left.set(title="loss", xlabel="step", yscale="log")
     right.set(title=", ".join(others) or "metrics", xlabel="step")
     for axes in (left, right):
@@ -51,16 +55,16 @@ def summary(plan: Plan, run: dict[str, Any], evaluation: list[dict[str, Any]], t
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     rows = {
         "state": run["state"] + (f": {run['reason']}" if run["reason"] else ""),
-        "test accuracy": f"{last_test['accuracy']:.4f}" if "accuracy" in last_test else "",
+        **{f"test {name.replace('_', ' ')}": f"{last_test[name]:.4f}" for name in figures.names(last_test)},
         "steps": last.get("step", ""),
         "time": f"{took:.0f} s",
         "topology": f"{topology} ({plan['strategy']})",
         "command": f"`{shlex.join(plan['command'])}`",
         "commit": commit,
-        "model": plan["model_dir"] if run["state"] == "succeeded" else "",
+        "model": model_folder(plan["model_dir"]) if run["state"] == "succeeded" else "",
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items() if value != "")
-    picture = "\n![loss and accuracy by step](plot.png)\n" if drawn else ""
+    picture = "\n![loss and metrics by step](plot.png)\n" if drawn else ""
     settings = yaml.safe_dump({plan["training"]: plan["settings"]}, sort_keys=False)
     return f"# {plan['training']}, run {plan['run']}\n\n| | |\n|---|---|\n{table}\n{picture}\n## Settings\n\n```yaml\n{settings}```\n"
 

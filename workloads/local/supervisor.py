@@ -1,7 +1,7 @@
 """Runs the tasks of one training on this machine, from the first to the last: `python -m workloads.local.supervisor FOLDER`.
 
-It prepares the data, starts every task through the launcher, starts again what ends too early, ends everything when the run is over, and
-keeps `status.json` true. It is started detached, by Pulumi or by `trainstack rerun`, and needs neither to go on.
+It prepares the data, starts every task through the launcher, starts again what ends too early, ends everything when the run is over, serves the
+model when that was asked for, and keeps `status.json` true. It is started detached, by Pulumi or by `trainstack rerun`, and needs neither to go on.
 
 Ready supervisors (supervisord, circus, honcho) restart single processes. What is needed here concerns all of them together: exit codes that do
 not count, a run that fails with one role and not with another, a deadline, an order of ending. That is most of this file, so it stands alone.
@@ -18,18 +18,21 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from workloads import launcher, outcome
+from workloads import launcher, outcome, prepare
 from workloads.local import ports, runs
 from workloads.local.plan import ROOT
 from workloads.topology import Task, Topology, encode, loopback, tf_config
 
 TICK = 0.1
+AFTERWARDS = 0.5  # seconds between two looks at what stays after the run
+HELPERS_RESTARTS = 3  # how often TensorBoard and the model's server are started again
 LOG_BYTES = 10_000_000  # a log is rotated above this size
 STEADY = 60.0  # seconds after which a task no longer counts as failing again and again
 LINGER = launcher.DRAIN_EVALUATOR + 10  # seconds the others have, after the lead's success, to end by themselves
@@ -38,7 +41,7 @@ PYTHON = str(Path(sys.executable).parent)
 
 @dataclass
 class Process:
-    """One process of the run: a task, the data preparation or TensorBoard."""
+    """One process of the run: a task, the data preparation, TensorBoard or the model's server."""
 
     name: str
     task: Task | None = None
@@ -74,6 +77,7 @@ class Supervisor:
         self.lead = next(process for process in self.tasks if process.task == self.topology.lead)
         self.preparation = Process("data-prep") if self.plan.get("data_prep") else None
         self.tensorboard = Process("tensorboard") if self.plan.get("tensorboard") else None
+        self.serving = Process("serving", detail="it starts when the run has succeeded") if self.plan.get("serving") else None
         self.state, self.reason = "running", ""
         self.started, self.ended = time.time(), 0.0
         self.cancelled = False
@@ -96,9 +100,12 @@ class Supervisor:
         self.record(state)
         self.summarise()
         self.state = state
+        if self.serving and state == "succeeded":
+            self.start_serving()
+        elif self.serving:
+            self.serving.state, self.serving.detail = "stopped", ""
         self.save_status()
-        if self.tensorboard:
-            self.keep_tensorboard()
+        self.stay()
 
     def cancel(self, *_: object) -> None:
         self.cancelled = True
@@ -117,7 +124,7 @@ class Supervisor:
         if self.preparation is None:
             return None
         step, limit = self.preparation, self.plan["data_prep"]["deadline"]
-        self.launch(step, self.plan["data_prep"]["command"], {})
+        self.launch(step, self.preparation_command(), {})
         step.state = "running"
         while step.popen and step.popen.poll() is None:
             late = time.time() - step.started > limit
@@ -129,6 +136,12 @@ class Supervisor:
         step.exit_code = step.popen.returncode if step.popen else 1
         step.state = "failed" if step.exit_code else "succeeded"
         return ("failed", f"data_prep ended with {step.exit_code}; see tasks/{step.name}.log") if step.exit_code else None
+
+    def preparation_command(self) -> list[str]:
+        """Data with a directory of its own is prepared once; without one nobody knows where it went, and it is prepared every time."""
+        told = self.plan["data_prep"]
+        once = ["python", prepare.__file__, "--marker", told["marker"], "--inputs", told["inputs"], "--"] if "marker" in told else []
+        return [*once, *told["command"]]
 
     def train(self) -> tuple[str, str]:
         """Starts the tasks, and starts them again, until the run is over."""
@@ -161,27 +174,37 @@ class Supervisor:
         if code == outcome.CONFIGURATION:
             process.state, process.detail = "failed", "configuration error"
             if process.task and process.task.role != "evaluator":
-                blamed = self.lead if self.lead_gave_up() else process
+                blamed = self.lead if self.lead_reported(code) else process
                 self.reason = self.reason or f"{blamed.name} reported a configuration error: {self.last_words(blamed)}"
+            return
+        if outcome.final(code):
+            self.lose(process, f"gave up: a task that it needs was not there for {self.plan['peer_timeout']} s")
+            if self.reason:
+                blamed = self.lead if self.lead_reported(code) else process
+                self.reason = f"{blamed.name} {process.detail}; see tasks/{blamed.name}.log"
             return
         process.failures = 1 if time.time() - process.started > STEADY else process.failures + 1
         if outcome.counts(code):
             if process.restarts >= self.plan["max_restarts"]:
-                process.state, process.detail = "failed", f"out of restarts ({process.restarts}); last exit code {code}"
-                failed = [each.task for each in self.tasks if each.state == "failed" and each.task]
-                self.reason = outcome.why_the_run_fails(self.topology, self.plan["strategy"], failed)
-                if self.reason:
-                    self.reason += f": {self.last_words(process)}"
+                self.lose(process, f"out of restarts ({process.restarts}); last exit code {code}")
                 return
             process.restarts += 1
         delay = outcome.back_off(process.failures)
         process.state, process.start_at = "pending", time.time() + delay
         process.detail = f"ended with {code}, starts again in {delay:.0f} s"
 
-    def lead_gave_up(self) -> bool:
-        """The lead stays until everybody has heard of its error, so the others report it before the lead has ended."""
+    def lose(self, process: Process, detail: str) -> None:
+        """A task is not started again; perhaps the run can do without."""
+        process.state, process.detail = "failed", detail
+        failed = [each.task for each in self.tasks if each.state == "failed" and each.task]
+        self.reason = outcome.why_the_run_fails(self.topology, self.plan["strategy"], failed)
+        if self.reason:
+            self.reason += f": {self.last_words(process)}"
+
+    def lead_reported(self, code: int) -> bool:
+        """The lead stays until everybody has heard how it failed, so the others report it before the lead has ended."""
         answer = launcher.ask(("127.0.0.1", self.ports[self.lead.name] + 1))
-        return answer is not None and answer["exit_code"] == outcome.CONFIGURATION
+        return answer is not None and answer["exit_code"] == code
 
     def last_words(self, process: Process) -> str:
         """The last line that the task itself wrote."""
@@ -206,8 +229,9 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------ processes
 
     def choose_ports(self) -> None:
-        names = [process.name for process in self.tasks] + (["tensorboard"] if self.tensorboard else [])
-        self.ports = ports.reserve(names, self.plan["port"], os.getpid())
+        """For the tasks, and for what listens beside them unless it does already."""
+        beside = [process.name for process in (self.tensorboard, self.serving) if process and process.popen is None]
+        self.ports |= ports.reserve([*(process.name for process in self.tasks), *beside], self.plan["port"], os.getpid())
 
     def start_what_is_due(self) -> None:
         for process in self.tasks:
@@ -231,12 +255,12 @@ class Supervisor:
         assert process.task is not None
         config = encode(tf_config(self.topology, process.task, loopback(self.ports)))
         command = [sys.executable, launcher.__file__, "--run-folder", str(self.folder), "--watch-parent"]
-        command += ["--peer-timeout", str(self.plan["peer_timeout"])]
+        command += ["--peer-timeout", str(self.plan["peer_timeout"]), "--grace", str(runs.GRACE)]
         if self.plan["waits_for_servers"]:
             command.append("--wait-for-servers")
         if process.task.role == "evaluator":
             # On one machine the evaluator gives way to the tasks that train, above all while they start.
-            command = ["nice", "-n", "10", *command, "--lead", f"127.0.0.1:{self.ports[self.lead.name] + 1}"]
+            command = ["nice", "-n", "10", *command, "--lead", f"{self.lead.name}@127.0.0.1:{self.ports[self.lead.name] + 1}"]
         self.launch(process, [*command, "--", *self.plan["command"]], {"TF_CONFIG": config})
         process.state, process.detail = "waiting", ""
 
@@ -252,6 +276,23 @@ class Supervisor:
         ]
         self.launch(self.tensorboard, command, {"TF_CPP_MIN_LOG_LEVEL": "3"})
         self.tensorboard.state = "running"
+
+    def start_serving(self) -> None:
+        assert self.serving is not None
+        if not ports.is_free(self.ports["serving"]):
+            self.ports |= ports.reserve(["serving"], self.plan["port"], os.getpid())
+        command = [
+            "python",
+            "-m",
+            "trainer.serve",
+            "--host=127.0.0.1",
+            f"--rest_api_port={self.ports['serving']}",
+            f"--model_name={self.plan['training']}",
+            f"--model_base_path={self.plan['model_dir']}",
+            "--watch_parent",
+        ]
+        self.launch(self.serving, command, {})
+        self.serving.state, self.serving.detail = "waiting", "loading the model"
 
     def launch(self, process: Process, command: list[str], environment: dict[str, str]) -> None:
         """Every process of a run leads a session of its own, has the mark of its run, and writes its own log."""
@@ -286,44 +327,73 @@ class Supervisor:
             if not process.is_over:
                 process.state, process.detail = "stopped", ""
 
-    def keep_tensorboard(self) -> None:
-        """TensorBoard stays for a while after the run, unless somebody ends it."""
-        assert self.tensorboard is not None
-        until = self.ended + self.plan["tensorboard"]["keep"]
-        while not self.cancelled and time.time() < until:
-            self.tick()
-        self.stop_all([self.tensorboard])
+    def stay(self) -> None:
+        """TensorBoard stays for a while after the run and the model's server for as long as nobody ends it."""
+        until = self.ended + self.plan["tensorboard"]["keep"] if self.tensorboard else 0.0
+        while not self.cancelled and any(process and not process.is_over for process in (self.tensorboard, self.serving)):
+            if self.tensorboard and not self.tensorboard.is_over and time.time() >= until:
+                self.stop_all([self.tensorboard])
+            self.tick(AFTERWARDS)
+        self.stop_all([process for process in (self.tensorboard, self.serving) if process])
         self.save_status()
 
     # --------------------------------------------------------------------------------------------------- telling
 
-    def tick(self) -> None:
-        time.sleep(TICK)
+    def tick(self, seconds: float = TICK) -> None:
+        time.sleep(seconds)
         for process in self.tasks:
             if process.state == "waiting":
                 answer = launcher.ask(("127.0.0.1", self.ports[process.name] + 1), timeout=0.3)
                 if answer:
                     process.state = "running" if answer["state"] != "waiting" else "waiting"
                     process.detail = f"waiting for {answer['waiting_for']}" if answer["waiting_for"] else ""
-        if self.tensorboard and self.tensorboard.popen and self.tensorboard.popen.poll() is not None and self.tensorboard.restarts < 3:
-            self.tensorboard.restarts += 1
+        if self.tensorboard and self.ended_by_itself(self.tensorboard):
             self.start_tensorboard()
+        if self.serving and self.ended_by_itself(self.serving):
+            self.start_serving()
+        if self.serving and self.serving.state == "waiting" and self.model_is_available():
+            self.serving.state, self.serving.detail = "running", ""
         self.rotate_logs()
         self.save_status()
+
+    def ended_by_itself(self, process: Process) -> bool:
+        """Whether a helper is gone and is to be started again, which it is a few times."""
+        if process.popen is None or process.popen.poll() is None:
+            return False
+        process.exit_code, process.popen = process.popen.returncode, None
+        say(f"{process.name} ended with {process.exit_code}")
+        runs.kill(self.folder, process.name)
+        if process.restarts >= HELPERS_RESTARTS:
+            process.state, process.detail = "failed", f"it ended {process.restarts + 1} times; see tasks/{process.name}.log"
+            return False
+        process.restarts += 1
+        return True
+
+    def model_is_available(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.url_of_model(), timeout=0.5) as answer:
+                return any(version["state"] == "AVAILABLE" for version in json.load(answer)["model_version_status"])
+        except (OSError, ValueError):
+            return False
+
+    def url_of_model(self) -> str:
+        return f"http://127.0.0.1:{self.ports['serving']}/v1/models/{self.plan['training']}"
 
     def log(self, process: Process) -> Path:
         return self.folder / "tasks" / f"{process.name}.log"
 
     def rotate_logs(self) -> None:
         """The tasks go on writing to the same file, so it is copied and emptied."""
-        for process in self.tasks:
+        for process in self.everyone():
             path = self.log(process)
             if path.exists() and path.stat().st_size > LOG_BYTES:
                 shutil.copyfile(path, path.with_suffix(".log.1"))
                 os.truncate(path, 0)
 
+    def everyone(self) -> list[Process]:
+        return [process for process in (self.preparation, *self.tasks, self.tensorboard, self.serving) if process]
+
     def status(self) -> dict[str, Any]:
-        everyone = [process for process in (self.preparation, *self.tasks, self.tensorboard) if process]
         return {
             "state": self.state,
             "reason": self.reason,
@@ -332,7 +402,8 @@ class Supervisor:
             "started": self.started,
             "ended": self.ended or None,
             "tensorboard": f"http://127.0.0.1:{self.ports['tensorboard']}/" if self.tensorboard else None,
-            "tasks": [process.shown() for process in everyone],
+            "serving": self.url_of_model() if self.serving and not self.serving.is_over else None,
+            "tasks": [process.shown() for process in self.everyone()],
         }
 
     def save_status(self) -> None:

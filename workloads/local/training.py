@@ -33,6 +33,11 @@ def essence(value: Any) -> Any:
     return {key: inner for key, inner in plain(value or {}).items() if key != "settings"}
 
 
+def seen(status: runs.Status) -> dict[str, str]:
+    """What a stack shows of a run."""
+    return {"state": status["state"], "tensorboard": status.get("tensorboard") or "", "serving": status.get("serving") or ""}
+
+
 class Provider(ResourceProvider):
     serialize_as_secret_always = False  # it holds nothing; what is secret is in the inputs
 
@@ -43,7 +48,7 @@ class Provider(ResourceProvider):
         folder = ROOT / id_
         if not (folder / "plan.json").exists():
             return ReadResult("", {})
-        return ReadResult(id_, {**props, "state": runs.read_status(folder)["state"]})
+        return ReadResult(id_, {**props, **seen(runs.read_status(folder))})
 
     def diff(self, id_: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         changed = [name for name in ("plan", "secrets") if essence(olds.get(name)) != essence(news.get(name))]
@@ -60,13 +65,15 @@ class Provider(ResourceProvider):
         plan = plain(props["plan"])
         runs.stop(ROOT / plan["folder"])  # somebody may have started the same run by hand
         status = runs.start(plan, props["secrets"])
-        return {"plan": props["plan"], "secrets": props["secrets"], "state": status["state"], "tensorboard": status["tensorboard"] or ""}
+        return {"plan": props["plan"], "secrets": props["secrets"], **seen(status)}
 
 
 class LocalTraining(Resource, module="trainstack", name="LocalTraining"):
     state: pulumi.Output[str]
     tensorboard: pulumi.Output[str]
+    serving: pulumi.Output[str]
 
     def __init__(self, name: str, plan: Plan, secrets: Mapping[str, str], opts: pulumi.ResourceOptions | None = None) -> None:
         hidden: Any = pulumi.Output.secret(dict(secrets)) if secrets else {}
-        super().__init__(Provider(), name, {"plan": plan, "secrets": hidden, "state": None, "tensorboard": None}, opts)
+        computed = dict.fromkeys(("state", "tensorboard", "serving"))
+        super().__init__(Provider(), name, {"plan": plan, "secrets": hidden, **computed}, opts)
