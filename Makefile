@@ -3,6 +3,7 @@
 STACK   ?= local
 EXAMPLE ?=
 CLOUD   ?=
+OUT     ?= rendered/$(STACK)
 PYTHON  ?= python3
 
 STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
@@ -34,7 +35,7 @@ FRESH       = $(if $(filter local,$(STACK)),,--run-program)
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
 
-.PHONY: help up down preview refresh recover container watch status demo env test test-full bench lint schema lock clean ready stack settings
+.PHONY: help up down preview render refresh recover container watch status demo env test test-full test-cluster bench lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -52,6 +53,11 @@ down: stack ## end the trainings and empty the stack; says what stays
 
 preview: stack ## show what `make up` would change
 	@$(SERVED) pulumi preview --diff $(PULUMI_ARGS)
+
+render: stack ## write the Kubernetes objects of the stack as YAML into OUT; on the simulated cloud it is brought up first, so that all is known
+	@$(if $(CLOUD),$(SERVED) pulumi up --yes --skip-preview --non-interactive $(PULUMI_ARGS) > $(STATE)/render.log || { cat $(STATE)/render.log; exit 1; })
+	@$(SERVED) pulumi preview --json --show-sames $(PULUMI_ARGS) > $(STATE)/preview.json || { cat $(STATE)/preview.json; exit 1; }
+	@python -m ops.render $(OUT) < $(STATE)/preview.json
 
 refresh: stack ## look again at what really is there
 	@$(SERVED) pulumi refresh $(FRESH) $(YES) $(PULUMI_ARGS)
@@ -80,14 +86,24 @@ env: ## print what a shell needs for bare pulumi commands: eval "$(make env)"
 	@echo 'export PATH="$(CURDIR)/.venv/bin:$$PATH"'
 	@env | grep -E '^PULUMI_(SKIP_UPDATE_CHECK|STACK|BACKEND_URL|HOME|CONFIG_PASSPHRASE)=' | sed -E "s/^([^=]+)=(.*)/export \1='\2'/"
 
-test: ready ## the tests, 15 to 20 minutes on 2 cores
-	@python -m pytest -n 2 --dist loadgroup -m "not full"
+# Three times pytest: TensorFlow and Pulumi's Python each bring a gRPC, and one process with both crashes now and then; and a training has all cores.
+define tests
+	@python -m pytest -n 2 -m "$(1)not cluster and not tensorflow and not training"
+	@python -m pytest -n 2 --dist loadfile -m "$(1)tensorflow"
+	@python -m pytest -m "$(1)training"
+endef
 
-test-full: ready ## every test, the slow ones too
-	@python -m pytest -n 2 --dist loadgroup
+test: ready ## the tests, up to 51 minutes on 2 cores
+	$(call tests,not full and )
 
-bench: ready ## measure `pulumi up` beside the same processes started by hand
-	@python tests/bench.py
+test-full: ready ## every test that needs no cluster, the slow ones too
+	$(call tests)
+
+test-cluster: ready ## the tests on a real Kubernetes: that of KUBECONFIG, or as root one of its own
+	@python -m pytest tests/cluster -m cluster
+
+bench: ready ## ratios of things measured side by side
+	@python tests/bench.py && python tests/bench_training.py
 
 lint: .venv/.ready ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -24,11 +25,13 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 fine or succeeded, 1 error, 2 usage, 3 the training failed, 4 it was cancelled",
     )
     result.add_argument("--stack", default=os.environ.get("PULUMI_STACK") or "local", help="the stack; default: %(default)s")
+    result.add_argument("--config-file", type=Path, metavar="FILE", help="the settings of the stack; default: Pulumi.<stack>.yaml")
     result.add_argument("--training", help="the training; may be left out when the stack has one")
     result.add_argument("--run", help="the run; default: the newest")
     result.add_argument("--json", action="store_true", help="print JSON, for programs")
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("status", help="what every task is doing")
+    commands.add_parser("explain", help="for every task that does not run: why, and what to do")
     commands.add_parser("watch", help="follow the run until it ends")
     commands.add_parser("list", help="every run there has been")
     logs = commands.add_parser("logs", help="what the tasks print")
@@ -42,8 +45,13 @@ def parser() -> argparse.ArgumentParser:
     actions.add_parser("list", help="the models of all runs")
     actions.add_parser("fetch", help="copy the model into a new folder").add_argument("folder", type=Path)
     actions.add_parser("delete", help="delete the model; the run stays")
-    predict = commands.add_parser("predict", help="ask the model")
+    predict = commands.add_parser("predict", help="ask the model, or the server that has it")
     predict.add_argument("file", type=Path, help="inputs: .json, .csv or .npy")
+    board = commands.add_parser("tensorboard", help="open TensorBoard; on a cluster, forward to it until Ctrl-C")
+    board.add_argument("--port", type=int, default=0, help="the port of this machine to forward from; default: a free one")
+    board.add_argument("--no-browser", action="store_true", help="say where it is, open nothing")
+    inspect = commands.add_parser("inspect", help="a shell, or one command, in the pod that has the volumes mounted")
+    inspect.add_argument("words", nargs="*", metavar="COMMAND", help="after --, a command to run there; its exit code is the result")
     commands.add_parser(
         "recover", help="after an `up` that was killed: find what it made and did not write down; `pulumi refresh` must follow"
     )
@@ -57,16 +65,19 @@ def main() -> int:
     args = parser().parse_args()
     commands: dict[str, Callable[[Target, argparse.Namespace], int]] = {
         "status": status, "watch": watch, "list": history, "logs": logs, "cancel": cancel,
-        "rerun": rerun, "models": models, "predict": predict, "demo": demo,
+        "rerun": rerun, "models": models, "predict": predict, "demo": demo, "explain": explain, "tensorboard": tensorboard,
+        "inspect": inspect,
     }  # fmt: skip
     without_target: dict[str, Callable[[argparse.Namespace], int]] = {"recover": recover, "container": container}
     try:
         if args.command in without_target:
             return without_target[args.command](args)
-        return commands[args.command](target_of(args.stack), args)
+        return commands[args.command](target_of(args.stack, args.config_file), args)
     except OpsError as error:
         print(json.dumps({"error": str(error)}) if args.json else f"trainstack: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -126,42 +137,34 @@ def watch(target: Target, args: argparse.Namespace) -> int:
     def look() -> Sequence[Run]:
         return [run for run in target.runs(args.training) if (run.training, run.run) in names]
 
-    return conclude(lambda: follow(look), args)
+    return conclude(lambda: follow(look, target.pause), target, args)
 
 
-def conclude(follow: Callable[[], Sequence[Run]], args: argparse.Namespace) -> int:
+def conclude(follow: Callable[[], Sequence[Run]], target: Target, args: argparse.Namespace) -> int:
     """Follows, then says what came of it."""
     try:
         runs = follow()
     except KeyboardInterrupt:
         print("\nThe run goes on. Return to it with `trainstack watch`, end it with `trainstack cancel` or `make down`.")
         return 0
+    if not runs:
+        raise OpsError("the run is no longer in the stack; somebody has taken it down. `make up` starts it again.")
     if args.json:
         as_json([brief(run) for run in runs])
     else:
         for run in runs:
-            print(ending(run))
+            print(ending(target, run))
     return max(EXIT.get(run.state, 0) for run in runs)
 
 
-def ending(run: Run) -> str:
+def ending(target: Target, run: Run) -> str:
     from ops.watch import since
 
     head = f"\n{run.training}, run {run.run}: {run.state} after {since(run)}"
-    lines = [head + (f", test accuracy {run.accuracy:.4f}" if run.accuracy is not None else "") + (f": {run.reason}" if run.reason else "")]
-    if run.state == "succeeded":
-        if Path(run.model).exists():
-            lines.append(f"  model        {run.model}")
-        for name, file in (("plot", "plot.png"), ("summary", "SUMMARY.md")):
-            if Path(run.place, file).exists():
-                lines.append(f"  {name:<12} {run.place}/{file}")
-        lines.append(f"  TensorBoard  {run.tensorboard or f'.venv/bin/tensorboard --logdir {run.place}/logs'}")
-    elif run.state == "vanished":
-        lines.append("  it resumes with `make up`")
-    else:
-        lines.append(f"  logs         {run.place}/tasks")
-        lines.append("  go on        trainstack rerun")
-    return "\n".join(lines)
+    figure = f", test {run.figure}" if run.figure else ""
+    return "\n".join(
+        [head + figure + (f": {run.reason}" if run.reason else ""), *(f"  {name:<12} {value}" for name, value in target.after(run))]
+    )
 
 
 def history(target: Target, args: argparse.Namespace) -> int:
@@ -174,12 +177,11 @@ def history(target: Target, args: argparse.Namespace) -> int:
 
     from ops.watch import since
 
-    table = Table("training", "run", "state", "started", "took", "test accuracy", "steps")
+    table = Table("training", "run", "state", "started", "took", "test", "steps")
     for run in runs:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)) if run.started else ""
-        accuracy = f"{run.accuracy:.4f}" if run.accuracy is not None else ""
         steps = str(run.metrics[-1]["step"]) if run.metrics else ""
-        table.add_row(run.training, run.run, run.state, started, since(run) if run.started else "", accuracy, steps)
+        table.add_row(run.training, run.run, run.state, started, since(run) if run.started else "", run.figure, steps)
     Console().print(table if runs else "there is no run yet; start one with `make up`")
     return 0
 
@@ -227,20 +229,32 @@ def said(args: argparse.Namespace, run: Run, done: str, sentence: str) -> int:
 
 def models(target: Target, args: argparse.Namespace) -> int:
     if args.action == "list":
-        found = [run for run in target.runs(args.training) if Path(run.model).exists()]
+        found = []
+        for run in target.runs(args.training):
+            try:
+                place = target.model(run)
+            except OpsError as error:  # one that cannot be looked at does not hide the others
+                print(f"trainstack: {run.training}: {error}", file=sys.stderr)
+                continue
+            if place:
+                found.append((run, place))
         if args.json:
-            as_json([{"training": run.training, "run": run.run, "model": run.model, "accuracy": run.accuracy} for run in found])
+            as_json(
+                [
+                    {"training": run.training, "run": run.run, "model": place, "evaluation": run.evaluation[-1] if run.evaluation else None}
+                    for run, place in found
+                ]
+            )
         else:
-            for run in found:
-                print(
-                    f"{run.training}  run {run.run}  "
-                    + (f"test accuracy {run.accuracy:.4f}  " if run.accuracy is not None else "")
-                    + run.model
-                )
+            for run, place in found:
+                figure = f"test {run.figure}  " if run.figure else ""
+                print(f"{run.training}  run {run.run}  {figure}{place}")
             if not found:
                 print("there is no model yet; one appears when a run succeeds")
         return 0
-    run = with_model(the_run(target, args))
+    run = the_run(target, args)
+    if not target.model(run):
+        raise OpsError(f"run {run.run} of {run.training} ({run.state}) has no model; one appears when a run succeeds.")
     if args.action == "fetch":
         target.fetch_model(run, args.folder)
         return said(args, run, "fetched", f"the model of {run.training}, run {run.run}, is in {args.folder}")
@@ -253,16 +267,11 @@ def models(target: Target, args: argparse.Namespace) -> int:
     )
 
 
-def with_model(run: Run) -> Run:
-    if not Path(run.model).exists():
-        raise OpsError(f"run {run.run} of {run.training} ({run.state}) has no model; one appears when a run succeeds.")
-    return run
-
-
 def predict(target: Target, args: argparse.Namespace) -> int:
-    from ops.predict import predict as ask
+    from ops.predict import check
 
-    answers = ask(with_model(the_run(target, args)).model, args.file)
+    check(args.file)
+    answers = target.predict(args.training, args.run, args.file)
     if args.json:
         as_json({"predictions": answers})
         return 0
@@ -271,6 +280,48 @@ def predict(target: Target, args: argparse.Namespace) -> int:
             best = f"class {value.index(max(value))} ({max(value):.4f})" if isinstance(value, list) and len(value) > 1 else value
             print(f"{number}: {name}: {best}")
     return 0
+
+
+def explain(target: Target, args: argparse.Namespace) -> int:
+    findings = target.explain(args.training)
+    if args.json:
+        as_json([asdict(finding) for finding in findings])
+        return 0
+    together: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        together.setdefault((finding.training, finding.sentence), []).append(finding.task)
+    for (training, sentence), tasks in together.items():
+        shown = ", ".join(tasks) if len(tasks) <= 6 else f"{', '.join(tasks[:5])} and {len(tasks) - 5} more"
+        print(f"{training} {shown}: {sentence}")
+    if not findings:
+        print("every task runs or is done")
+    return 0
+
+
+def tensorboard(target: Target, args: argparse.Namespace) -> int:
+    import threading
+    import webbrowser
+
+    with target.tensorboard(args.training, args.run, args.port) as site:
+        if args.json:
+            print(json.dumps({"url": site.url}), flush=True)
+        else:
+            print(f"TensorBoard is at {site.url}" + (" until you press Ctrl-C" if site.forwarded else ""), flush=True)
+        if not args.no_browser:
+            webbrowser.open(site.url)
+        if site.forwarded:
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    return 0
+
+
+def inspect(target: Target, args: argparse.Namespace) -> int:
+    if args.json and not args.words:
+        raise OpsError("--json shows what one command prints; write it behind --, as in `trainstack --json inspect -- ls /`.")
+    code, printed, errors = target.inspect(args.training, args.words, captured=args.json)
+    if args.json:
+        as_json({"exit_code": code, "output": printed, "errors": errors})
+    return code
 
 
 def demo(target: Target, args: argparse.Namespace) -> int:
@@ -291,7 +342,7 @@ def demo(target: Target, args: argparse.Namespace) -> int:
             print(f">>> killed {workers[-1]} without warning (kill -9); watch the others go on and it come back", flush=True)
         return [run]
 
-    return conclude(lambda: follow(look), args)
+    return conclude(lambda: follow(look, target.pause), target, args)
 
 
 def recover(args: argparse.Namespace) -> int:

@@ -7,18 +7,23 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from ops.target import OpsError, Run, TaskStatus, settings_of
+from ops.states import last_words, meaning
+from ops.storage import newest
+from ops.target import Finding, OpsError, Run, Site, TaskStatus, choose, settings_of
 from settings import PROJECT, ROOT
 from workloads.local import runs
 
 
 class LocalTarget:
-    def __init__(self, stack: str) -> None:
-        self.stack = stack
+    pause = 0.5
+
+    def __init__(self, stack: str, config_file: Path | None = None) -> None:
+        self.stack, self.config_file = stack, config_file
 
     def runs(self, training: str | None = None) -> list[Run]:
         return [self._read(folder) for folder in runs.folders(self.stack, training or "*")]
@@ -33,7 +38,7 @@ class LocalTarget:
             state=status["state"],
             reason=status["reason"],
             place=str(folder),
-            model=plan["model_dir"],
+            model=_newest_model(plan["model_dir"]),
             started=status.get("started"),
             ended=status.get("ended"),
             tensorboard=status.get("tensorboard"),
@@ -89,9 +94,10 @@ class LocalTarget:
 
     def _secrets(self) -> dict[str, str]:
         """Secrets are kept by Pulumi alone; a stack that has none does not need to be asked."""
-        if f"{PROJECT}:secrets" not in settings_of(self.stack):
+        if f"{PROJECT}:secrets" not in settings_of(self.stack, self.config_file):
             return {}
         command = [str(Path(sys.executable).with_name("pulumi")), "config", "get", f"{PROJECT}:secrets", "--stack", self.stack]
+        command += ["--config-file", str(self.config_file.resolve())] if self.config_file else []
         try:
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError):
@@ -102,10 +108,85 @@ class LocalTarget:
     def kill(self, run: Run, task: str) -> None:
         runs.kill(Path(run.place), task)
 
+    def model(self, run: Run) -> str:
+        return run.model
+
     def fetch_model(self, run: Run, destination: Path) -> None:
         if destination.exists():
             raise OpsError(f"{destination} exists already; name a folder that does not.")
         shutil.copytree(run.model, destination)
 
     def delete_model(self, run: Run) -> None:
-        shutil.rmtree(run.model)
+        shutil.rmtree(Path(run.model).parent)  # with its older versions, which would take its place
+
+    def predict(self, training: str | None, run: str | None, file: Path) -> list[dict[str, Any]]:
+        from ops.predict import predict
+
+        chosen = choose(self.runs(training), run)
+        if not chosen.model:
+            raise OpsError(f"run {chosen.run} of {chosen.training} ({chosen.state}) has no model; one appears when a run succeeds.")
+        return predict(chosen.model, file)
+
+    def explain(self, training: str | None) -> list[Finding]:
+        """The supervisor's status says what it is; the last lines of a log say why."""
+        found = []
+        for run in self.runs(training):
+            for task in run.tasks if run.in_stack else ():
+                if sentence := self._explain(run, task):
+                    found.append(Finding(run.training, task.name, task.state, sentence))
+        return found
+
+    def _explain(self, run: Run, task: TaskStatus) -> str | None:
+        log = Path(run.place, "tasks", f"{task.name}.log")
+        words = last_words(log.read_text(errors="replace").splitlines()[-20:]) if log.exists() else ""
+        said = f'; its last words: "{words}"' if words else ""
+        if run.state == "vanished":
+            return f"{run.reason}, so nothing starts it again; `make up` does, and the run goes on where it stopped."
+        if task.state == "failed":
+            code = meaning(task.exit_code) if task.exit_code is not None else "failed"
+            return f"it {code}{said}; mend what its log says, then `trainstack rerun`."
+        if task.state == "waiting":
+            return f"it is {task.detail or 'starting'}; look at why that task does not run."
+        if task.state == "pending":
+            return f"{task.detail or 'it is about to be started'}{said}; wait a moment."
+        if task.state == "stopped" and run.state == "cancelled":
+            return "the run was cancelled; start it again where it stopped with `trainstack rerun`."
+        if task.state == "stopped" and run.state == "failed":
+            return f"it was ended because the run failed ({run.reason}); mend that, then `trainstack rerun`."
+        return None
+
+    @contextmanager
+    def tensorboard(self, training: str | None, run: str | None, port: int) -> Iterator[Site]:
+        chosen = choose(self.runs(training), run)
+        running = any(task.name == "tensorboard" and task.state == "running" for task in chosen.tasks)
+        if not running or not chosen.tensorboard or chosen.state == "vanished":
+            raise OpsError(
+                f"no TensorBoard runs for run {chosen.run} of {chosen.training}; start one with `.venv/bin/tensorboard --logdir {chosen.place}/logs`, "
+                "or write tensorboard: {} and `make up`."
+            )
+        if port:
+            raise OpsError(f"TensorBoard runs on this machine already, at {chosen.tensorboard}; leave --port out.")
+        yield Site(chosen.tensorboard)
+
+    def inspect(self, training: str | None, command: Sequence[str], captured: bool) -> tuple[int, str, str]:  # noqa: ARG002 - as every target has it
+        place = choose(self.runs(training), None).place
+        raise OpsError(f"on local there is no pod to inspect; look into the run's folder, {place}.")
+
+    def after(self, run: Run) -> list[tuple[str, str]]:
+        if run.state == "vanished":
+            return [("it resumes", "make up")]
+        if run.state != "succeeded":
+            return [("logs", f"{run.place}/tasks"), ("go on", "trainstack rerun")]
+        files = [("plot", "plot.png"), ("summary", "SUMMARY.md")]
+        return [
+            *([("model", run.model)] if run.model else []),
+            *((name, f"{run.place}/{file}") for name, file in files if Path(run.place, file).exists()),
+            ("TensorBoard", run.tensorboard or f".venv/bin/tensorboard --logdir {run.place}/logs"),
+        ]
+
+
+def _newest_model(directory: str) -> str:
+    """Models are kept in folders named by their step. What is not on this machine is not looked for."""
+    folder = Path(directory)
+    version = newest(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else ""
+    return str(folder / version) if version else ""

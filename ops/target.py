@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import yaml
 
 from settings import PROJECT, ROOT
+from workloads import figures
 
 ENDED = ("succeeded", "failed", "cancelled")
 
@@ -29,7 +31,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a training, as it is now."""
+    """One run of a training, as it is now: running, succeeded, failed, cancelled, vanished, or kept, of which only the files are left."""
 
     training: str
     run: str
@@ -47,14 +49,38 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        return self.state in (*ENDED, "vanished")
+        return self.state in (*ENDED, "vanished", "kept")
 
     @property
-    def accuracy(self) -> float | None:
-        return self.evaluation[-1].get("accuracy") if self.evaluation else None
+    def figure(self) -> str:
+        """How good the model is on data it was not trained on, as in `accuracy 0.9833`; nothing where that is not known."""
+        found = figures.headline(self.evaluation[-1]) if self.evaluation else None
+        return f"{found[0].replace('_', ' ')} {found[1]:.4f}" if found else ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Why something of a training does not run, and what to do about it."""
+
+    training: str
+    task: str
+    state: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a browser finds TensorBoard."""
+
+    url: str
+    forwarded: bool = False  # it can be reached as long as this process forwards to it
 
 
 class Target(Protocol):
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks while following."""
+
     def runs(self, training: str | None = None) -> list[Run]:
         """Every run, oldest first."""
 
@@ -68,29 +94,63 @@ class Target(Protocol):
     def kill(self, run: Run, task: str) -> None:
         """Ends a task without warning, as a vanishing node would."""
 
+    def model(self, run: Run) -> str:
+        """Where the newest model of a run is; empty when there is none."""
+
     def fetch_model(self, run: Run, destination: Path) -> None: ...
 
     def delete_model(self, run: Run) -> None: ...
 
+    def predict(self, training: str | None, run: str | None, file: Path) -> list[dict[str, Any]]:
+        """What the model says to the inputs in a file, one answer each."""
 
-def target_of(stack: str) -> Target:
+    def explain(self, training: str | None) -> list[Finding]:
+        """For everything that neither runs nor is done: why, and what to do."""
+
+    def tensorboard(self, training: str | None, run: str | None, port: int) -> AbstractContextManager[Site]:
+        """Where TensorBoard is, for as long as the context lasts."""
+
+    def inspect(self, training: str | None, command: Sequence[str], captured: bool) -> tuple[int, str, str]:
+        """A shell, or one command, in the pod that has the volumes mounted. Returns its exit code and, captured, what it printed."""
+
+    def after(self, run: Run) -> list[tuple[str, str]]:
+        """What a person may want to look at, or to do, now that a run has ended: a name and a place or a command."""
+
+
+def target_of(stack: str, config_file: Path | None = None) -> Target:
     """The target of a stack, from its settings file."""
-    kind = settings_of(stack).get(f"{PROJECT}:target", "local")
+    written = settings_of(stack, config_file)
+    kind = written.get(f"{PROJECT}:target", "local")
+    if kind in ("kubernetes", "gke"):
+        from ops.cluster import KubernetesTarget
+        from ops.connection import connect
+
+        return KubernetesTarget(stack, connect(stack, written), written)
     if kind != "local":
-        raise OpsError(f"stack {stack} has target {kind}, which these commands do not reach yet; use a stack with target local.")
+        raise OpsError(f"stack {stack} has target {kind!r}, which is not known; write one of local, kubernetes, gke.")
     from ops.local import LocalTarget
 
-    return LocalTarget(stack)
+    return LocalTarget(stack, config_file)
 
 
-def settings_of(stack: str) -> dict[str, Any]:
+def settings_of(stack: str, config_file: Path | None = None) -> dict[str, Any]:
     """What is written in the settings file of a stack, unchecked."""
-    path = ROOT / f"Pulumi.{stack}.yaml"
+    path = config_file or ROOT / f"Pulumi.{stack}.yaml"
+    if config_file and not path.exists():
+        raise OpsError(f"there is no settings file {config_file}; name one with --config-file, or leave that out for Pulumi.{stack}.yaml.")
     if not path.exists():
         known = sorted(file.name.split(".")[1] for file in ROOT.glob("Pulumi.*.yaml") if file.name.count(".") == 2)
         raise OpsError(f"there is no stack {stack!r} here; write --stack with one of {', '.join(known)}.")
     written: dict[str, Any] = (yaml.safe_load(path.read_text()) or {}).get("config") or {}
     return written
+
+
+def only(trainings: Sequence[str], what: str) -> str:
+    """The training that a command is about when it was not named."""
+    found = sorted(set(trainings))
+    if len(found) > 1:
+        raise OpsError(f"there are several trainings with {what}; say which with --training: {', '.join(found)}.")
+    return found[0] if found else ""
 
 
 def choose(runs: list[Run], run: str | None) -> Run:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.target import Run
+from workloads import figures
 
 COLOURS = {
     "running": "green",
@@ -66,9 +67,11 @@ def watch_lines(look: Look, every: float) -> Sequence[Run]:
 
 
 def numbers(record: dict[str, object]) -> str:
-    names = {"step": "step", "steps": "of", "loss": "loss", "accuracy": "accuracy", "examples_per_second": "examples/s"}
+    names = ["step", "steps", "loss", *figures.names(record), "examples_per_second"]
+    labels = {"steps": "of", "examples_per_second": "examples/s"}
     shown = []
-    for key, label in names.items():
+    for key in names:
+        label = labels.get(key, key.replace("_", " "))
         value = record.get(key)
         if isinstance(value, float):
             shown.append(f"{label} {value:,.0f}" if key == "examples_per_second" else f"{label} {value:.4f}")
@@ -85,18 +88,19 @@ def table(run: Run) -> Table:
     result = Table(title=f"{run.training}, run {run.run}: {run.state}", title_justify="left")
     for name in ("task", "state"):
         result.add_column(name)
-    for name in ("restarts", "step", "loss", "accuracy", "examples/s"):
+    figure = next(iter(figures.names((run.metrics or [{"accuracy": 0}])[-1])), "")
+    for name in ("restarts", "step", "loss", figure.replace("_", " "), "examples/s"):
         result.add_column(name, justify="right")
     lead = "chief-0" if any(task.name == "chief-0" for task in run.tasks) else "worker-0"
     for task in run.tasks:
         records = {lead: run.metrics, "evaluator-0": run.evaluation}.get(task.name, [])
         state = Text(task.state + (f": {task.detail}" if task.detail else ""), style=COLOURS.get(task.state, ""))
-        result.add_row(task.name, state, str(task.restarts) if task.restarts else "", *cells(records[-1] if records else {}))
+        result.add_row(task.name, state, str(task.restarts) if task.restarts else "", *cells(records[-1] if records else {}, figure))
     return result
 
 
-def cells(record: dict[str, Any]) -> list[str]:
-    shown = [("step", "d"), ("loss", ".4f"), ("accuracy", ".4f"), ("examples_per_second", ",.0f")]
+def cells(record: dict[str, Any], figure: str) -> list[str]:
+    shown = [("step", "d"), ("loss", ".4f"), (figure, ".4f"), ("examples_per_second", ",.0f")]
     return [format(record[name], form) if name in record else "" for name, form in shown]
 
 
