@@ -7,12 +7,20 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 
+# What is computed from arguments alone; the objects of Kubernetes are data until declare.py makes resources of them.
+PURE = (
+    "naming",
+    *(f"workloads/{name}" for name in ("commands", "figures", "outcome", "places", "reach", "topology")),
+    *(f"workloads/kubernetes/{name}" for name in ("beside", "names", "placement", "pods", "policies", "quantities", "tasks", "wanted")),
+)
+IMPURE = {"pulumi", "pulumi_gcp", "pulumi_kubernetes", "kubernetes", "tensorflow", "settings", "psutil", "yaml"}
 # From a room to what it must never import, and why.
 FORBIDDEN = {
     "trainer": {"pulumi", "workloads", "ops", "settings", "infra"},  # runs anywhere TF_CONFIG is set
@@ -22,10 +30,8 @@ FORBIDDEN = {
     "workloads": {"tensorflow", "tf_keras", "ops", "infra"},  # declares tasks, does not run their mathematics
     "ops": {"pulumi", "infra"},  # reads what a stack left, does not run its program
     "settings.py": {"tensorflow", "tf_keras", "pulumi_gcp", "pulumi_kubernetes"},  # a preview must be quick
-    "workloads/topology.py": {"pulumi", "pulumi_kubernetes", "tensorflow", "settings", "psutil", "yaml"},  # pure
-    "workloads/places.py": {"pulumi", "pulumi_kubernetes", "tensorflow", "settings", "psutil", "yaml"},  # pure
-    "workloads/outcome.py": {"pulumi", "pulumi_kubernetes", "tensorflow", "settings", "psutil", "yaml"},  # pure
     "workloads/local": {"pulumi_gcp", "pulumi_kubernetes", "kubernetes"},
+    **{f"{name}.py": IMPURE for name in PURE},
 }
 
 
@@ -70,18 +76,36 @@ def test_only_settings_reads_the_configuration() -> None:
     readers = [
         path
         for path in tracked("*.py")
-        if re.search(r"pulumi\.Config\(|runtime import config|get_config", path.read_text()) and "tests" not in path.parts
+        if re.search(r"pulumi\.Config\(|runtime import config|get_config_env", path.read_text()) and "tests" not in path.parts
     ]
     assert [path.name for path in readers] == ["settings.py"]
 
 
+# Who else makes a TF_CONFIG: the one for a task that is alone, and the launcher's, which has no other file of the project beside it. A test holds the
+# latter equal to the topology's (tests/test_topology.py).
+MAKERS = {
+    "workloads/topology.py": {"tf_config"},
+    "trainer/cluster.py": {"from_environment"},
+    "workloads/launcher.py": {"written_out"},
+}
+
+
 def test_only_the_topology_makes_a_tf_config() -> None:
-    makers = [
-        path
-        for path in tracked("*.py")
-        if re.search(r"""["']cluster["']: .*["']task["']:""", path.read_text()) and "tests" not in path.parts
-    ]
-    assert {path.name for path in makers} <= {"topology.py", "cluster.py"}, "cluster.py has the one for a task that is alone"
+    found: dict[str, set[str]] = {}
+    for path in tracked("*.py"):
+        if "tests" not in path.parts:
+            for function in makers(ast.parse(path.read_text())):
+                found.setdefault(str(path.relative_to(ROOT)), set()).add(function)
+    assert found == MAKERS
+
+
+def makers(tree: ast.AST, within: str = "") -> Iterator[str]:
+    """The functions with a mapping in them that has the keys of a TF_CONFIG."""
+    for node in ast.iter_child_nodes(tree):
+        inside = node.name if isinstance(node, ast.FunctionDef) else within
+        if isinstance(node, ast.Dict) and {"cluster", "task"} <= {key.value for key in node.keys if isinstance(key, ast.Constant)}:
+            yield inside
+        yield from makers(node, inside)
 
 
 def tracked(pattern: str) -> list[Path]:
@@ -166,3 +190,10 @@ def test_make_help_lists_every_command_of_the_readme() -> None:
     listed = {line.split()[0] for line in make("help").stdout.splitlines()[1:]}
     used = set(re.findall(r"`make ([a-z-]+)", (ROOT / "README.md").read_text()))
     assert {"up", "down", "test"} <= used <= listed
+
+
+def test_no_module_of_the_tests_loads_tensorflow_with_itself() -> None:
+    """All are loaded by every process of the tests, and one that has Pulumi's gRPC, too, crashes now and then."""
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in tracked("tests/*test_*.py")]
+    code = f"import importlib, sys; [importlib.import_module(name) for name in {modules!r}]; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -11,7 +11,6 @@ the CLI is built from its Go modules, which takes minutes, once, for all clones 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -19,16 +18,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-BIN = VENV / "bin"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainstack"
+from shared import BIN, CACHE, ROOT, VENV, SetupError, go_build, go_environment, locked, run, say, ticking
 
 PULUMI = "3.259.0"  # the version of the pulumi package in requirements.lock; a test holds the two together
 INSTALLER = "https://get.pulumi.com/install.sh"
@@ -37,34 +31,6 @@ INSTALLER = "https://get.pulumi.com/install.sh"
 LANGUAGE_HOST = "3.79.0"
 CLIPBOARD = "github.com/tgummerer/clipboard v0.0.0-20241001131231-d02d263e614e"  # a replacement that Pulumi's go.mod has
 SDK_MODULE = "github.com/pulumi/pulumi/sdk/v3"
-
-
-class SetupError(Exception):
-    """Something a person has to mend; its text is one sentence that says how."""
-
-
-def say(text: str) -> None:
-    print(f"setup: {text}", file=sys.stderr, flush=True)
-
-
-def run(command: Sequence[str | Path], **options: object) -> str:
-    done = subprocess.run([str(part) for part in command], text=True, capture_output=True, **options)  # type: ignore[call-overload]
-    if done.returncode:
-        raise SetupError(f"`{' '.join(str(part) for part in command)}` failed:\n{(done.stderr or done.stdout).strip()}")
-    return str(done.stdout)
-
-
-@contextlib.contextmanager
-def locked(name: str) -> Iterator[None]:
-    """Two clones that need the same tool at the same time: one builds it, the other waits and finds it."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another set-up is working on {name}; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 # ---------------------------------------------------------------------------------------------------- .venv
@@ -182,10 +148,10 @@ def built() -> Path:
         target.mkdir(parents=True)
         engine = "github.com/pulumi/pulumi/pkg/v3"
         flags = f"-s -w -X {SDK_MODULE}/go/common/version.Version=v{PULUMI}"
-        go_build(work / "cli", engine, PULUMI, f"{engine}/cmd/pulumi", target / "pulumi", flags)
+        build_cli(work / "cli", engine, PULUMI, f"{engine}/cmd/pulumi", target / "pulumi", flags)
         host = f"{SDK_MODULE}/python/cmd/pulumi-language-python"
-        go_build(work / "host", SDK_MODULE, LANGUAGE_HOST, host, target / "language-host", "-s -w")
-        scripts = run(["go", "list", "-m", "-f", "{{.Dir}}", SDK_MODULE], cwd=work / "cli", env=go_environment()).strip()
+        build_cli(work / "host", SDK_MODULE, LANGUAGE_HOST, host, target / "language-host", "-s -w")
+        scripts = run(["go", "list", "-m", "-f", "{{.Dir}}", SDK_MODULE], cwd=work / "cli", env=go_environment(CGO_ENABLED="0")).strip()
         wrapper = target / "pulumi-language-python"
         wrapper.write_text('#!/bin/sh\nexec "$(dirname "$0")/language-host" -virtualenv=.venv "$@"\n')
         wrapper.chmod(0o755)
@@ -198,53 +164,9 @@ def built() -> Path:
     return folder
 
 
-def go_environment() -> dict[str, str]:
-    return {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "CGO_ENABLED": "0"}
-
-
-def go_build(folder: Path, module: str, version: str, package: str, output: Path, flags: str) -> None:
-    """Builds one program of a published module, from a module of our own that requires it."""
-    folder.mkdir(parents=True)
-    lines = [
-        "module trainstack/toolchain",
-        "go 1.25.11",
-        f"require {module} v{version}",
-        f"replace github.com/atotto/clipboard => {CLIPBOARD}",
-    ]
-    (folder / "go.mod").write_text("\n".join(lines) + "\n")
-    environment = go_environment()
-    with ticking(f"{output.name}: reading its modules"):
-        packages = len(run(["go", "list", "-deps", package], cwd=folder, env=environment).splitlines())
-    command = ["go", "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(output), package]
-    process = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    compiled: list[str] = []
-    with ticking(f"{output.name}: compiling", lambda: f"{min(99, 100 * len(compiled) // packages)} %, {compiled[-1] if compiled else ''}"):
-        for line in process.stderr:
-            compiled.append(line.strip())
-        if process.wait():
-            raise SetupError(f"building {package} failed:\n" + "\n".join(compiled[-15:]))
-
-
-@contextlib.contextmanager
-def ticking(text: str, detail: object = None) -> Iterator[None]:
-    """Says what goes on and for how long: in place in a terminal, a line every 20 s elsewhere."""
-    terminal, started, done = sys.stderr.isatty(), time.monotonic(), threading.Event()
-
-    def tick() -> None:
-        while not done.wait(1 if terminal else 20):
-            line = f"setup: {text} ({time.monotonic() - started:.0f} s)" + (f" {detail()}" if callable(detail) else "")
-            print(f"\r\x1b[K{line[:110]}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
-        if terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    ticker = threading.Thread(target=tick, daemon=True)
-    ticker.start()
-    try:
-        yield
-    finally:
-        done.set()
-        ticker.join()
+def build_cli(folder: Path, module: str, version: str, package: str, output: Path, flags: str) -> None:
+    lines = ["go 1.25.11", f"require {module} v{version}", f"replace github.com/atotto/clipboard => {CLIPBOARD}"]
+    go_build(folder, lines, [package], output, ["-trimpath", "-ldflags", flags], CGO_ENABLED="0")
 
 
 def main() -> int:

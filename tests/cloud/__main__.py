@@ -1,4 +1,4 @@
-"""Runs a command in a simulated cloud: python -m tests.cloud --state FILE -- COMMAND ARGUMENT…
+"""Runs a command in a simulated cloud: python -m tests.cloud --state FILE [--real] -- COMMAND ARGUMENT…
 
 The cloud lives on in FILE; the command's exit code is this one's.
 """
@@ -19,9 +19,10 @@ from tests.cloud.provider import serve
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cloud", description="Runs a command in a simulated cloud.")
     parser.add_argument("--state", type=Path, required=True, help="the file that holds the cloud; made if it is missing")
+    parser.add_argument("--real", action="store_true", help="work on real clusters where a kubeconfig leads to one")
     parser.add_argument("command", nargs="+", help="after --")
     arguments = parser.parse_args()
-    with serve(Cloud(arguments.state)) as environment:
+    with serve(Cloud(arguments.state), arguments.real) as environment:
         process = subprocess.Popen(arguments.command, env={**os.environ, **environment})
         # Ctrl-C reaches the command by itself, from the terminal. A handler, since an ignored signal would stay ignored in the command.
         signal.signal(signal.SIGINT, lambda *_: None)

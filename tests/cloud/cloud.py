@@ -181,6 +181,8 @@ class Cloud:
         def action(state: State) -> Resource:
             fields, parents = self._resolve(state, kind, inputs, configuration)
             self._check(state, kind, fields, parents)
+            if reason := kind.refuses(inputs, None):
+                raise CloudError(reason)
             container = state.resources.get(parents[0].key) if parents else None
             fields["count"] = str(container.numbered + 1 if container else 1)
             fields["id"] = kind.id.format_map(fields)
@@ -211,6 +213,8 @@ class Cloud:
             resource = self._find(state, type, id, configuration)
             if resource is None:
                 raise CloudError(kind_of(type).missing.format(id=id))
+            if reason := kind_of(type).refuses(inputs, resource.inputs):
+                raise CloudError(reason)
             resource.inputs = inputs
             compute(resource)
             return resource

@@ -60,6 +60,7 @@ API_TITLES = {
 }
 
 VERSION = "1.34.1-gke.1000000"
+FIRST_NUMBER = 100_000_000_000
 COMPUTE = "https://www.googleapis.com/compute/v1/"
 CONTAINER = "https://container.googleapis.com/v1/"
 
@@ -77,7 +78,7 @@ API_DISABLED = api_disabled("container.googleapis.com", "PROJECT")
 
 def number(text: str) -> str:
     """A number that is always the same for the same text: project numbers, unique ids."""
-    return str(100_000_000_000 + zlib.crc32(text.encode()))
+    return str(FIRST_NUMBER + zlib.crc32(text.encode()))
 
 
 # References: a self-link, an id, or the bare name of something in the same place.
@@ -166,6 +167,13 @@ def endpoint(id: str) -> str:
 
 def dns_endpoint(id: str, project: str) -> str:
     return f"gke-{hashlib.sha256(id.encode()).hexdigest()[:32]}-{number(project)}.us-central1.gke.goog"
+
+
+def is_endpoint(host: str) -> bool:
+    """Whether a control plane with this name or address is one of this cloud's, living or gone."""
+    if found := re.fullmatch(r"gke-[0-9a-f]{32}-(\d+)\.us-central1\.gke\.goog", host):
+        return 0 <= int(found[1]) - FIRST_NUMBER < 2**32
+    return host.startswith("203.0.")
 
 
 def cluster_outputs(fields: Fields, inputs: Values) -> Values:
@@ -384,6 +392,13 @@ KINDS: dict[str, Kind] = {
         autonamed="name",
         replaces=("name", "project", "network", "direction"),
         outputs=compute_outputs,
+    ),
+    "gcp:compute/securityPolicy:SecurityPolicy": Kind(
+        id="projects/{project}/global/securityPolicies/{name}",
+        api="compute.googleapis.com",
+        autonamed="name",
+        replaces=("name", "project"),
+        outputs=lambda fields, _: {"selfLink": COMPUTE + fields["id"], "fingerprint": number(fields["id"])},
     ),
     CLUSTER: Kind(
         id=CLUSTER_TEMPLATE,

@@ -73,6 +73,8 @@ class Kind:
     idempotent: bool = False  # creating what is there already succeeds
     replaces: tuple[str, ...] = ()  # the inputs, as paths, that cannot be changed in place; "*" for all
     replaces_when: Mapping[str, Callable[[Any, Any], bool]] | None = None  # the same, depending on the values
+    changeable: Callable[[Values, Mapping[str, str]], tuple[str, ...]] = lambda _inputs, _configuration: ()  # and yet can be, so configured
+    refuses: Callable[[Values, Values | None], str] = lambda _new, _old: ""  # why the service does not take such inputs, "" for no reason
     outputs: Callable[[Fields, Values], Values] = lambda _fields, _inputs: {}
     unreadable: tuple[str, ...] = ()  # inputs that the provider acts upon when the thing is there, and can never read again
     volatile: tuple[str, ...] = ()  # the outputs that change with an update
