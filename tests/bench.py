@@ -3,6 +3,7 @@
     start-up      from `pulumi up` to the first training step, beside the same processes started by hand
     preview       `pulumi preview` of prod on the simulated cloud, beside an empty program with the same imports: time and memory
     up + destroy  of prod, beside as many resources that need nothing of each other, with the same imports
+    workers       `pulumi preview` of one training on Kubernetes with 4 to 4,096 workers: objects, time, the largest object
 
 Nothing here passes or fails; numbers of one machine say little about another, ratios more.
 """
@@ -37,6 +38,7 @@ from workloads.local.plan import RUNS, plan
 from workloads.topology import Topology, encode, loopback, tf_config
 
 ROUNDS = 3
+MORE_ROUNDS = 5  # of what takes seconds
 # An epoch of one step, so that the first line of metrics is the first step.
 TRAINING: dict[str, Any] = {
     "program": "digits",
@@ -147,17 +149,18 @@ def resident(process: psutil.Process) -> int:
         return 0
 
 
-def project(folder: Path, program: str | None) -> None:
+def project(folder: Path, program: str | None, settings: Mapping[str, Any]) -> None:
     """A project folder beside ours: our program, or another one with our interpreter."""
     folder.mkdir()
     (folder / "state").mkdir()
     shutil.copy(ROOT / "Pulumi.yaml", folder)
     (folder / ".venv").symlink_to(ROOT / ".venv")
-    (folder / "Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": settings_of("prod") | {"trainstack:cluster": UNPROTECTED}}))
+    (folder / "Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": dict(settings)}))
     (folder / "__main__.py").write_text(program or (ROOT / "__main__.py").read_text())
 
 
-UNPROTECTED = {**settings_of("prod")["trainstack:cluster"], "deletion_protection": False}
+PROD = settings_of("prod")
+UNPROTECTED = PROD | {"trainstack:cluster": {**PROD["trainstack:cluster"], "deletion_protection": False}}
 
 
 def environment() -> None:
@@ -189,13 +192,66 @@ def environment() -> None:
 
 
 def pulumi(folder: Path, program: str | None, served: Mapping[str, str], *commands: list[str]) -> list[Measured]:
-    project(folder, program)
+    project(folder, program, UNPROTECTED)
     env = {**served, **own_backend(folder)}
     measured(["pulumi", "stack", "init", "prod"], folder, env)
     return [measured(["pulumi", *command, "--stack", "prod"], folder, env) for command in commands]
 
 
+# ------------------------------------------------------------------------------------------------------- workers
+
+SIZES = (4, 64, 1024, 4096)
+
+
+def of_size(workers: int) -> dict[str, Any]:
+    training = {
+        "program": "digits",
+        "worker": {"replicas": workers},
+        "ps": {"replicas": 2},
+        "checkpoint_dir": "gs://a/c",
+        "log_dir": "gs://a/l",
+    }
+    return {
+        "trainstack:target": "kubernetes",
+        "trainstack:kubernetes": {"context": "bench"},
+        "trainstack:image": {"reference": f"trainer@sha256:{'0' * 64}"},
+        "trainstack:trainings": {"digits": {**training, "model_dir": "gs://a/m", "evaluator": {"mode": "sidecar"}, "tensorboard": {}}},
+    }
+
+
+def planned(folder: Path, env: Mapping[str, str]) -> tuple[int, int]:
+    """How many Kubernetes objects a preview would make, and the bytes of the largest."""
+    command = ["pulumi", "preview", "--json", "--stack", "prod"]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=True)
+    made = [step["newState"] for step in json.loads(done.stdout)["steps"] if step["newState"]["type"].startswith("kubernetes:")]
+    return len(made), max(len(json.dumps(each["inputs"])) for each in made)
+
+
+def workers() -> None:
+    seconds: dict[int, list[float]] = {size: [] for size in SIZES}
+    counted: dict[int, tuple[int, int]] = {}
+    with tempfile.TemporaryDirectory() as place, serve(Cloud(Path(place) / "cloud.json")) as served:
+        folders = {size: Path(place) / str(size) for size in SIZES}
+        for size, folder in folders.items():
+            project(folder, None, of_size(size))
+            measured(["pulumi", "stack", "init", "prod"], folder, {**served, **own_backend(folder)})
+            counted[size] = planned(folder, {**served, **own_backend(folder)})
+        for number in range(MORE_ROUNDS):
+            for size, folder in folders.items():
+                command = ["pulumi", "preview", "--stack", "prod"]
+                seconds[size].append(measured(command, folder, {**served, **own_backend(folder)}).seconds)
+            print(f"  round {number + 1}: " + ", ".join(f"{size} workers {seconds[size][-1]:.1f} s" for size in SIZES), flush=True)
+    for size in SIZES:
+        objects, largest = counted[size]
+        ratio = statistics.median(seconds[size]) / statistics.median(seconds[SIZES[0]])
+        print(
+            f"{size} workers: {objects} objects, the largest {largest / 1024:.0f} KiB, {statistics.median(seconds[size]):.1f} s, {ratio:.2f} ×"
+        )
+
+
 if __name__ == "__main__":
+    print("preview of one training on Kubernetes, by its workers:")
+    workers()
     print("the environment prod on the simulated cloud:")
     environment()
     print("start-up, 2 workers, 1 parameter server, chief and evaluator:")

@@ -67,7 +67,7 @@ def test_the_image_is_not_roots() -> None:
 
 
 def test_everything_that_the_trainer_imports_is_in_its_image() -> None:
-    carried = {"tensorflow", "numpy", "tf_keras", "sklearn", "tensorboard"}
+    carried = {"tensorflow", "numpy", "google", "tf_keras", "sklearn", "tensorboard"}  # google: protobuf, which TensorFlow needs
     wanted = {name for path in sources("trainer") for name in imports(path)} - set(sys.stdlib_module_names) - {"trainer"}
     assert wanted <= carried
     for package in ("tensorboard", "scikit-learn", "tf-keras", "${TENSORFLOW}"):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, Stack, alive, eventually
+from workloads import prepare
 from workloads.local import runs
 from workloads.local.plan import RUNS
 
-pytestmark = [pytest.mark.engine, pytest.mark.training, pytest.mark.xdist_group("training")]
+pytestmark = [pytest.mark.engine, pytest.mark.training]
 
 
 def records(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -103,6 +105,7 @@ def test_the_run_folder_has_what_a_person_looks_for(default: Stack) -> None:
         "plot.png",
         "strategy: parameter_server",
         "1 chief, 2 worker, 1 ps, 1 evaluator",
+        f"{folder}/model/440 ",
     ):
         assert part in summary
     run = json.loads((folder / "logs" / "run.json").read_text())
@@ -166,12 +169,13 @@ def test_mistakes_of_a_person_are_one_sentence(default: Stack) -> None:
     ("name", "settings"),
     [
         (
-            "servers-custom-inline",
-            {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "args": {"epochs": 12, "loop": "custom", "checkpoint_every": 4}},
+            "servers-fit-inline",
+            {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "args": {"epochs": 12, "loop": "fit", "checkpoint_every": 4}},
         ),
-        (
+        pytest.param(
             "two-workers-fit",
             {"strategy": "multi_worker_mirrored", "worker": {"replicas": 2}, "args": {"epochs": 20, "checkpoint_every": 5}},
+            marks=pytest.mark.full,  # as mnist is trained in test_programs.py
         ),
         (
             "chief-and-worker-custom",
@@ -183,7 +187,11 @@ def test_mistakes_of_a_person_are_one_sentence(default: Stack) -> None:
                 "args": {"epochs": 20, "loop": "custom", "checkpoint_every": 5},
             },
         ),
-        ("mirrored-fit", {"strategy": "mirrored", "worker": {"gpus": 2}, "args": {"epochs": 20, "checkpoint_every": 5}}),
+        pytest.param(
+            "mirrored-fit",
+            {"strategy": "mirrored", "worker": {"gpus": 2}, "args": {"epochs": 20, "checkpoint_every": 5}},
+            marks=pytest.mark.full,  # as cats_vs_dogs is
+        ),
         (
             "mirrored-custom",
             {"strategy": "mirrored", "worker": {"gpus": 2}, "args": {"epochs": 20, "loop": "custom", "checkpoint_every": 5}},
@@ -195,7 +203,8 @@ def test_a_strategy_reaches_95_percent(stack: Stack, name: str, settings: dict[s
     stack.wait(name, "succeeded", 240)
     folder = stack.folder_of(name)
     assert accuracy(folder) >= 0.95
-    assert (folder / "model" / "saved_model.pb").exists()
+    assert [path.name for path in (folder / "model").iterdir()] == [str(checkpoint_steps(folder)[-1])], "one version, named by its step"
+    assert (folder / "model" / str(checkpoint_steps(folder)[-1]) / "saved_model.pb").exists()
     assert all(task["restarts"] == 0 for task in stack.status(name)["tasks"])
     if settings.get("strategy") == "mirrored":
         assert "replicas 2" in (folder / "tasks" / "worker-0.log").read_text()
@@ -213,6 +222,43 @@ def test_a_script_that_only_knows_tf_config_trains_and_its_servers_end(stack: St
     folder = stack.folder_of("plain")
     assert "weight 3.000 after --rate=1" in (folder / "tasks" / "chief-0.log").read_text()
     eventually(lambda: alive(folder) == [], 5, "processes are left")
+
+
+def test_prepared_data_is_trained_on_and_the_model_is_served(stack: Stack) -> None:
+    """Over REST it answers what it answers when it is asked directly; `up` leaves its server alone and `destroy` ends it."""
+    import numpy as np
+    import tensorflow as tf
+
+    from trainer.programs import digits
+
+    place = stack.folder / "data"
+    code = f"import os, shutil; os.makedirs({str(place)!r}); shutil.copy({str(digits.shipped())!r}, {str(place)!r})"
+    settings = {"program": "digits", "strategy": "mirrored", "args": {"epochs": 5, "checkpoint_every": 5}}
+    stack.up({"t": {**settings, "data_dir": str(place), "data_prep": {"command": [sys.executable, "-c", code]}, "serving": {}}})
+    status = stack.wait("t", "succeeded", 90)
+    folder, url = stack.folder_of("t"), status["serving"]
+    assert stack.outputs()["t"]["serving"] == url
+    assert (place / prepare.MARKER).exists()
+    eventually(lambda: stack.task("t", "serving")["state"] == "running", 30, f"{stack.status('t')}")
+    with urllib.request.urlopen(url) as answer:
+        version = json.load(answer)["model_version_status"][0]
+    assert (version["version"], version["state"]) == ("110", "AVAILABLE")
+
+    images, labels = digits.read(digits.shipped())
+    question = json.dumps({"instances": images[:200].tolist()}).encode()
+    with urllib.request.urlopen(f"{url}:predict", question) as answer:
+        answers = np.array(json.load(answer)["predictions"], np.float32)
+    model = tf.saved_model.load(runs.model_folder(str(folder / "model")))
+    directly = model.signatures["serving_default"](image=tf.constant(images[:200]))["probabilities"].numpy()
+    np.testing.assert_array_equal(answers, directly)
+    assert (answers.argmax(axis=1) == labels[:200]).mean() > 0.8
+
+    server = stack.task("t", "serving")["pid"]
+    assert stack.preview("t") == "same"
+    stack.up()
+    assert stack.task("t", "serving")["pid"] == server
+    stack.destroy()
+    assert alive(folder) == []
 
 
 # ------------------------------------------------------------------------------------------------ going on

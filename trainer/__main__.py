@@ -65,6 +65,8 @@ def run(args: argparse.Namespace, program: ModuleType, me: cluster.Cluster, name
 
     tf.get_logger().setLevel("ERROR")  # its warnings about retracing a save are not for the reader of a training's log
     keras.utils.set_random_seed(args.seed)
+    if args.deterministic:
+        tf.config.experimental.enable_op_determinism()
     if args.mixed_precision and tf.config.list_physical_devices("GPU"):
         keras.mixed_precision.set_global_policy("mixed_float16")
     if me.role == "evaluator":
@@ -85,6 +87,9 @@ def code_of(error: Exception) -> int:
     if isinstance(error, lost) or (isinstance(error, tf.errors.InternalError) and "ollective" in str(error)):
         print(f"trainer: a peer was lost ({type(error).__name__}: {str(error).splitlines()[0]})", file=sys.stderr)
         return cluster.TRY_AGAIN
+    if isinstance(error, tf.errors.DataLossError):
+        print(f"trainer: the data is damaged ({str(error).splitlines()[0]}); prepare it again", file=sys.stderr)
+        return cluster.CONFIGURATION_ERROR
     if isinstance(error, cluster.ConfigurationError | FileNotFoundError | tf.errors.NotFoundError):
         print(f"trainer: {error}", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR

@@ -64,7 +64,7 @@ class Checkpoints:
         self.measure = tf.Variable([0.0, 1.0], dtype=tf.float64, trainable=False, name="measure")
         self.checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, measure=self.measure)
         self.options = tf.train.CheckpointOptions(experimental_io_device=io_device(directory, name))
-        self.saved_at = -1
+        self.saved_at, self.saving = -1, False
 
     @property
     def step(self) -> int:
@@ -107,9 +107,14 @@ class Checkpoints:
 
     def save(self) -> None:
         """Writes a checkpoint of this moment, once per step."""
-        step = self.step
-        if step == self.saved_at:
-            return
+        self.saving = True
+        try:
+            if (step := self.step) != self.saved_at:
+                self.write(step)
+        finally:
+            self.saving = False
+
+    def write(self, step: int) -> None:
         if not self.cluster.is_lead:
             scratch = tempfile.mkdtemp()
             self.checkpoint.write(f"{scratch}/checkpoint", options=self.options)

@@ -12,19 +12,38 @@ from trainer.cluster import ConfigurationError
 from trainer.programs import Shard
 
 
-def training(program: ModuleType, args: argparse.Namespace, context: Any = None) -> Any:
-    """Endless batches of this pipeline's share of the data, shuffled anew in every pass."""
+def training(program: ModuleType, args: argparse.Namespace, context: Any = None, workers: int = 0) -> Any:
+    """Endless batches of this pipeline's share of the data, shuffled anew in every pass.
+
+    `workers`: how many work for a coordinator. It makes one pipeline for all of them, in which each has a number that is not known before it runs.
+    """
     shard = Shard(context.input_pipeline_id, context.num_input_pipelines) if context else Shard()
     data, _ = program.datasets(args, shard)
+    number = tf.constant(shard.index, tf.int64)
+    if workers:
+        number = tf.cast(tf.distribute.coordinator.experimental_get_current_worker_index(), tf.int64)
+        data = data.shard(workers, number)
+    if args.cache:
+        data = data.cache()
     # Whole batches only: workers that train together must always have equally many.
-    data = data.cache().shuffle(10_000, seed=args.seed + shard.index).repeat().batch(args.batch_size, drop_remainder=True)
-    return data.prefetch(tf.data.AUTOTUNE)
+    data = data.shuffle(args.shuffle, seed=args.seed + number).repeat().batch(args.batch_size, drop_remainder=True)
+    if augment := getattr(program, "augment", None):
+        data = data.map(lambda inputs, labels: augment(args, inputs, labels), num_parallel_calls=tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    # What is read and decoded in parallel comes as it is ready, unless the order matters: workers that take turns with the examples must see the same.
+    options.deterministic = args.deterministic or bool(workers)
+    return data.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
 def test(program: ModuleType, args: argparse.Namespace) -> Any:
     """Every test example once."""
     _, data = program.datasets(args, Shard())
-    return data.batch(args.batch_size).prefetch(tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    # Workers that evaluate together take turns with the batches, for which all must see them in the same order; by files, of which there may be one,
+    # they could not.
+    options.deterministic = True
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return data.batch(args.batch_size).with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
 def examples(program: ModuleType, args: argparse.Namespace) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.cluster import ConfigurationError
+
 
 def read_text(path: str) -> str | None:
     try:
@@ -18,16 +20,27 @@ def read_text(path: str) -> str | None:
         return None
 
 
-def write_text(path: str, text: str) -> None:
+def read_bytes(path: str) -> bytes:
+    """A whole file; that it is not there is said with its name."""
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+    except tf.errors.NotFoundError:
+        raise ConfigurationError(f"there is no {path}; prepare the data (data_prep), or correct data_dir") from None
+
+
+def write_bytes(path: str, data: bytes) -> None:
     """Written beside the old one and renamed, so that a reader sees the one or the other."""
     tf.io.gfile.makedirs(os.path.dirname(path))  # noqa: PTH120 - may be gs://
-    if path.startswith("gs://"):  # an object appears at once and whole
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write(text)
-        return
-    with tf.io.gfile.GFile(f"{path}.new", "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+    beside = path if "://" in path else f"{path}.part"  # an object appears at once and whole
+    with tf.io.gfile.GFile(beside, "wb") as file:
+        file.write(data)
+    if beside != path:
+        tf.io.gfile.rename(beside, path, overwrite=True)
+
+
+def write_text(path: str, text: str) -> None:
+    write_bytes(path, text.encode())
 
 
 def read_lines(path: str) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ def run(training: Training, step: int) -> None:
 
 
 def pipeline(training: Training) -> Any:
-    return lambda context: data.training(training.program, training.args, context)
+    return lambda context: data.training(training.program, training.args, context, training.workers)
 
 
 # ---------------------------------------------------------------------------------------------------- fit
@@ -71,6 +71,8 @@ class _Step:
     def __init__(self, training: Training) -> None:
         self.model, self.strategy = training.model, training.strategy
         self.loss_function = keras.losses.get(self.model.loss)
+        # In 16 bits small gradients would be lost, so the loss is scaled up before and the gradients down after.
+        self.scaled = hasattr(self.model.optimizer, "get_scaled_loss")
         with self.strategy.scope():
             self.loss = keras.metrics.Mean("loss")
 
@@ -80,8 +82,13 @@ class _Step:
             predictions = self.model(inputs, training=True)
             each = self.loss_function.call(labels, predictions)  # one value per example: the mean is over the global batch
             loss = tf.nn.compute_average_loss(each) + tf.nn.scale_regularization_loss(tf.add_n([tf.constant(0.0), *self.model.losses]))
+            if self.scaled:
+                loss = self.model.optimizer.get_scaled_loss(loss)
         variables = self.model.trainable_variables
-        self.model.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        gradients = tape.gradient(loss, variables)
+        if self.scaled:
+            gradients = self.model.optimizer.get_unscaled_gradients(gradients)
+        self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self.loss.update_state(each)
         self.model.compiled_metrics.update_state(labels, predictions)
 

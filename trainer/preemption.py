@@ -24,29 +24,29 @@ def leave(code: int) -> None:
 class Preemption:
     """Made after the strategy: the strategy of several workers replaces handlers that were installed before it.
 
-    Where one task holds everything it saves inside the handler. Workers that train together save together: the handler only raises a
-    hand, and after a few steps all of them compare, so that they stop after the same one.
+    Where one task holds everything it saves inside the handler, wherever that interrupts it; but not a save, which is left to end first. Workers that
+    train together save together: the handler only raises a hand, and after a few steps all of them compare, so that they stop after the same one.
     """
 
     def __init__(self, checkpoints: Checkpoints, strategy: Any, together: bool) -> None:
         self.checkpoints, self.strategy, self.together = checkpoints, strategy, together
-        self.asked = self.saving = False
+        self.asked = False
         signal.signal(signal.SIGTERM, self.handle)
 
     def handle(self, _: int, __: FrameType | None) -> None:
         self.asked = True
-        if not self.together and not self.saving:
-            self.save_and_leave()
+        if not self.together and not self.checkpoints.saving:
+            with tf.init_scope():  # it may have come while a function is being traced, where nothing is computed
+                self.save_and_leave()
 
     def save_and_leave(self) -> None:
-        self.saving = True
         self.checkpoints.save()
         print(f"told to stop: saved at step {self.checkpoints.step}", flush=True)
         leave(TRY_AGAIN)
 
     def check(self) -> None:
-        """Called after every few steps, by all workers after the same one."""
-        if self.together and self.anybody(self.asked):
+        """Called after every few steps and after every checkpoint, by all workers after the same one."""
+        if self.anybody(self.asked) if self.together else self.asked:
             self.save_and_leave()
 
     def anybody(self, asked: bool) -> bool:

@@ -32,6 +32,11 @@ class Training:
     examples_per_step: int
     total_steps: int
 
+    @property
+    def workers(self) -> int:
+        """How many work for a coordinator; 0 where there is none."""
+        return self.cluster.counts["worker"] if self.name == "parameter_server" else 0
+
     def steps_left_in_epoch(self, step: int) -> int:
         return (self.total_steps - step) % self.steps_per_epoch or self.steps_per_epoch
 
@@ -55,40 +60,52 @@ class Training:
         print(f"epoch {epoch}/{self.args.epochs}, step {step}: {shown}", flush=True)
         self.preemption.check()
         if epoch % self.args.checkpoint_every == 0 or step >= self.total_steps:
+            if self.name != "parameter_server":
+                agree(self.model)
             self.checkpoints.save()
+            self.preemption.check()
             if self.args.evaluator == "inline":
                 self.evaluate(step)
         self.meter = Meter(step)  # neither saving nor evaluating counts as training
 
     def evaluate(self, step: int) -> None:
-        workers = self.cluster.counts["worker"] if self.name == "parameter_server" else 0
-        values = evaluation.inline(self.model, self.program, self.args, workers)
+        values = evaluation.inline(self.model, self.program, self.args, self.workers)
         if self.evaluations:
             evaluation.record(self.evaluations, step, values)
 
 
+def agree(model: Any) -> None:
+    """Batch normalization has averages on every replica by itself. What is saved is their mean, and then that is what should be tried, too."""
+    for variable in model.non_trainable_variables:
+        if variable.dtype.is_floating:
+            variable.assign(variable.read_value())
+
+
 def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name: str) -> None:
     strategy = strategies.make(name, args.devices)
-    synchronous = name != "parameter_server"
+    if args.loop == "auto":
+        args.loop = "custom" if name == "parameter_server" else "fit"
+    args.replicas = strategy.num_replicas_in_sync if name != "parameter_server" else 1
+    examples_per_step = args.batch_size * args.replicas
+    args.epoch_steps = args.steps_per_epoch or max(1, data.examples(program, args) // examples_per_step)
     with strategy.scope():
         model = program.model(args)
         model.optimizer.build(model.trainable_variables)
         model._configure_steps_per_execution(args.steps_per_execution)  # compile() would take it, but the program compiles
         checkpoints = Checkpoints(args.checkpoint_dir, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar")
     step, done = checkpoints.restore(args.resume_from)
-    examples_per_step = args.batch_size * (strategy.num_replicas_in_sync if synchronous else 1)
-    steps_per_epoch = args.steps_per_epoch or max(1, data.examples(program, args) // examples_per_step)
-    total_steps = step + max(0, round((args.epochs - done) * steps_per_epoch))
+    total_steps = step + max(0, round((args.epochs - done) * args.epoch_steps))
+    args.begun = total_steps - args.epochs * args.epoch_steps
     preemption = Preemption(checkpoints, strategy, together=name == "multi_worker_mirrored")
     training = Training(
-        args, program, cluster, name, strategy, model, checkpoints, preemption, steps_per_epoch, examples_per_step, total_steps
+        args, program, cluster, name, strategy, model, checkpoints, preemption, args.epoch_steps, examples_per_step, total_steps
     )
-    checkpoints.measure.assign([float(total_steps - args.epochs * steps_per_epoch), float(steps_per_epoch)])
+    checkpoints.measure.assign([float(args.begun), float(args.epoch_steps)])
     training.begin(step)
     if step < training.total_steps:
         loops.run(training, step)
-    export(model, args.model_dir, name, cluster)
+    exported = export(program, args, model, checkpoints.step, cluster)
     checkpoints.finish()
     preemption.meet()
     if cluster.is_lead:
-        print(f"done: the model is in {args.model_dir}", flush=True)
+        print(f"done: the model is in {exported}", flush=True)

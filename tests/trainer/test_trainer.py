@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 from tests.conftest import ROOT
 from trainer import arguments, cluster, programs
 
-pytestmark = pytest.mark.xdist_group("tensorflow")
+pytestmark = pytest.mark.tensorflow
 
 
 def config(monkeypatch: pytest.MonkeyPatch, spec: dict[str, int], role: str, index: int = 0) -> cluster.Cluster:
@@ -120,10 +123,15 @@ def test_a_foreign_file_is_not_taken_for_digits(tmp_path: Path) -> None:
 
     from trainer.programs import digits
 
-    with gzip.open(tmp_path / "digits.csv.gz", "wt") as file:
-        file.write("1,2,3\n")
-    with pytest.raises(ValueError, match="not a table of 64 pixels"):
-        digits.read(tmp_path / "digits.csv.gz")
+    good = digits.generated(2, 1)
+    for text, where in ((good + "1,2,3\n", f"line 3 (at byte {len(good)} "), (good.replace("0", "17", 1), "line 1 (at byte 0 ")):
+        with gzip.open(tmp_path / "digits.csv.gz", "wt") as file:
+            file.write(text)
+        with pytest.raises(cluster.ConfigurationError, match=re.escape(where)):
+            digits.read(str(tmp_path / "digits.csv.gz"))
+    (tmp_path / "digits.csv.gz").write_bytes(gzip.compress(good.encode())[:-20])
+    with pytest.raises(cluster.ConfigurationError, match="no whole gzip file"):
+        digits.read(str(tmp_path / "digits.csv.gz"))
 
 
 def test_metrics_of_steps_that_are_repeated_are_dropped(tmp_path: Path) -> None:
@@ -207,20 +215,119 @@ def test_a_run_to_resume_from_must_have_a_checkpoint(tmp_path: Path) -> None:
         Small(tmp_path / "new").checkpoints.restore(str(tmp_path / "old"))
 
 
-def test_an_export_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
+LEAD = cluster.Cluster("worker", 0, {"worker": 1})
+
+
+def exported(small: Small, directory: Path | str, step: int, weight: float) -> str:
+    """A version of a model that multiplies by a weight."""
     import numpy as np
-    import tensorflow as tf
+    import tf_keras
 
     from trainer.export import export
 
-    small, lead = Small(tmp_path / "c"), cluster.Cluster("worker", 0, {"worker": 1})
+    small.model.set_weights([np.array([[weight]]), np.array([0.0])])
+    program = types.ModuleType("program")
+    program.model = lambda _: tf_keras.models.clone_model(small.model)  # type: ignore[attr-defined]
+    return export(program, argparse.Namespace(model_dir=str(directory)), small.model, step, LEAD)
+
+
+def three_times_the_weight(folder: str) -> float:
+    import tensorflow as tf
+
+    signature = tf.saved_model.load(folder).signatures["serving_default"]
+    return float(next(iter(signature(tf.constant([[3.0]])).values())).numpy().item())
+
+
+def test_an_export_is_a_numbered_folder_and_the_only_one(tmp_path: Path) -> None:
+    small = Small(tmp_path / "c")
     target = tmp_path / "model"
+    for leftover in ("saving", "replaced"):  # what a kill left
+        (target / leftover / "variables").mkdir(parents=True)
+        (target / leftover / "variables" / "of-before").touch()
+    for step, weight in ((9, 1.0), (10, 2.0)):
+        folder = exported(small, target, step, weight)
+        assert folder == f"{target}/{step}"
+        assert sorted(path.name for path in target.iterdir()) == [str(step)]
+        assert not list(target.rglob("of-before"))
+        assert three_times_the_weight(folder) == 3 * weight
+
+
+def test_the_same_step_again_replaces_its_version(tmp_path: Path) -> None:
+    small = Small(tmp_path / "c")
     for weight in (1.0, 2.0):
-        small.model.set_weights([np.array([[weight]]), np.array([0.0])])
-        export(small.model, str(target), "mirrored", lead)
-    signature = tf.saved_model.load(str(target)).signatures["serving_default"]
-    assert next(iter(signature(tf.constant([[3.0]])).values())).numpy().tolist() == [[6.0]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+        folder = exported(small, tmp_path / "model", 10, weight)
+    assert three_times_the_weight(folder) == 6
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["10"]
+
+
+def test_a_lower_step_is_what_is_served_next(tmp_path: Path) -> None:
+    """Somebody removed the checkpoints and trained again: what was exported last counts, not what has the higher number."""
+    from trainer.export import newest
+
+    small = Small(tmp_path / "c")
+    exported(small, tmp_path / "model", 20, 1.0)
+    assert newest(str(tmp_path / "model")) == (20, f"{tmp_path}/model/20")
+    exported(small, tmp_path / "model", 10, 2.0)
+    assert newest(str(tmp_path / "model")) == (10, f"{tmp_path}/model/10")
+
+
+def test_no_reader_sees_half_of_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a version is written the one before is the newest; it appears by a rename."""
+    import tensorflow as tf
+    import tf_keras
+
+    from trainer.export import folders, newest
+
+    small, target = Small(tmp_path / "c"), str(tmp_path / "model")
+    seen: list[Any] = []
+    save, rename = tf_keras.Model.save, tf.io.gfile.rename
+
+    def looking_save(model: Any, path: str, **options: Any) -> None:
+        save(model, path, **options)
+        seen.append((folders(target), newest(target)))
+
+    def looking_rename(source: str, new: str) -> None:
+        assert Path(source, "saved_model.pb").exists()
+        rename(source, new)
+        seen.append(newest(target))
+
+    exported(small, target, 10, 1.0)
+    monkeypatch.setattr(tf_keras.Model, "save", looking_save)
+    monkeypatch.setattr(tf.io.gfile, "rename", looking_rename)
+    exported(small, target, 11, 1.0)
+    ten = (10, f"{target}/10")
+    assert seen == [({10: f"{target}/10"}, ten), (11, f"{target}/11")]
+
+
+def test_a_folder_without_its_graph_or_without_a_number_is_no_version(tmp_path: Path) -> None:
+    from trainer.export import newest
+
+    for name in ("7", "8", "saving", "1.5"):
+        (tmp_path / name / "variables").mkdir(parents=True)
+    for name in ("7", "saving", "1.5"):
+        (tmp_path / name / "saved_model.pb").touch()
+    assert newest(str(tmp_path)) == (7, f"{tmp_path}/7")
+    assert newest(f"{tmp_path}/nowhere") is None
+
+
+def test_where_folders_cannot_be_renamed_the_graph_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on gs://, here in TensorFlow's file system in memory."""
+    import tensorflow as tf
+
+    from trainer.export import folders
+
+    copied: list[str] = []
+    copy = tf.io.gfile.copy
+    monkeypatch.setattr(tf.io.gfile, "copy", lambda old, new, overwrite: (copied.append(new), copy(old, new, overwrite)))
+    small = Small(tmp_path / "c")
+    for step, weight in ((9, 1.0), (10, 2.0), (10, 3.0)):
+        copied.clear()
+        folder = exported(small, "ram://bucket/model", step, weight)
+        assert copied[-1] == f"{folder}/saved_model.pb"
+        assert len(copied) > 3
+        assert three_times_the_weight(folder) == 3 * weight
+    assert folders("ram://bucket/model") == {10: "ram://bucket/model/10"}
+    assert tf.io.gfile.listdir("ram://bucket/model") == ["10"]
 
 
 def test_only_an_end_after_the_evaluators_start_counts(tmp_path: Path) -> None:

@@ -1,12 +1,21 @@
 """The training programs: one file each, found by name. No TensorFlow is imported here.
 
-A program is a module with two functions, and a third if it has arguments of its own:
+A program is a module with two functions:
 
     def model(args) -> tf_keras.Model                  a compiled model (optimizer, loss, metrics)
     def datasets(args, shard) -> (train, test)         tf.data of single (input, label) pairs; `train` only this shard's part
-    def arguments(parser) -> None                      adds arguments to an argparse parser
 
-Import TensorFlow inside the first two, so that the arguments can be checked without it.
+and what else it needs of these:
+
+    DEFAULTS = {"epochs": 5}                           its own defaults for arguments that every program has
+    def arguments(parser) -> None                      adds arguments to an argparse parser
+    def augment(args, inputs, labels) -> (…, …)        changes a batch of training data, anew each time it is used
+    def serving(args, model) -> tf_keras.Model         the trained model behind the raw inputs that it is asked with
+    def prepare(args) -> None                          brings the data into args.data_dir: trainer/prepare.py
+    def prepare_arguments(parser) -> None              adds arguments to those of `prepare`
+
+Besides the arguments, `args` has what a learning rate depends on (trainer/schedules.py): `replicas`, `epoch_steps` and `begun`.
+Import TensorFlow inside the functions, so that the arguments can be checked without it.
 """
 
 from __future__ import annotations
@@ -19,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 
 FOLDER = Path(__file__).parent
+GENERATED = "generated"  # the source of data that is made and not fetched
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,12 @@ class Shard:
 def names() -> list[str]:
     """The programs that come with the project."""
     return sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+
+
+def prepared_by(reference: str) -> str | None:
+    """The program whose data `NAME.prepare` prepares, where that is one of ours."""
+    name, _, what = reference.rpartition(".")
+    return name if what == "prepare" and name in names() else None
 
 
 def load(reference: str) -> ModuleType:

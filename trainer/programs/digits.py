@@ -8,14 +8,18 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib.util
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.programs import Shard
+from trainer.cluster import ConfigurationError
+from trainer.programs import GENERATED, Shard
 
 if TYPE_CHECKING:
     import numpy as np
 
+SOURCE = "shipped"  # with scikit-learn
+FILE = "digits.csv.gz"
 TEST_EVERY = 5  # every fifth example is kept for testing
 
 
@@ -47,27 +51,71 @@ def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
     import numpy as np
     import tensorflow as tf
 
-    images, labels = read(Path(args.data_dir) / "digits.csv.gz" if args.data_dir else shipped())
+    images, labels = read(f"{args.data_dir.rstrip('/')}/{FILE}" if args.data_dir else shipped())
     test = np.arange(len(labels)) % TEST_EVERY == 0
     mine = np.flatnonzero(~test)[shard.index :: shard.count]
     make = tf.data.Dataset.from_tensor_slices
     return make((images[mine], labels[mine])), make((images[test], labels[test]))
 
 
-def shipped() -> Path:
+def shipped() -> str:
     """The data file inside the scikit-learn package, found without importing it."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError("the digits come with scikit-learn, which is not installed; install it, or set data_dir")
-    return Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    return str(Path(spec.submodule_search_locations[0]) / "datasets" / "data" / FILE)
 
 
-def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def read(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 8, 8, 1) and labels (n,) from lines of 64 pixels and a label."""
     import numpy as np
 
-    with gzip.open(path, "rt") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.float32)
-    if table.ndim != 2 or table.shape[1] != 65:
-        raise ValueError(f"{path} is not a table of 64 pixels and a label")
+    from trainer import files
+
+    try:
+        text = gzip.decompress(files.read_bytes(path)).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no whole gzip file ({error}); prepare the data again") from None
+    rows, offset = [], 0
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        try:
+            row = np.array(line.split(","), dtype=np.float32)
+        except ValueError:
+            row = np.zeros(0, np.float32)
+        if row.shape != (65,) or not (row[:64] >= 0).all() or not (row[:64] <= 16).all() or row[64] not in range(10):
+            raise ConfigurationError(
+                f"{path}: line {number} (at byte {offset} of its text) is not 64 pixels from 0 to 16 and a digit; prepare the data again"
+            )
+        rows.append(row)
+        offset += len(line)
+    table = np.stack(rows) if rows else np.zeros((0, 65), np.float32)
     return table[:, :64].reshape(-1, 8, 8, 1), table[:, 64].astype(np.int64)
+
+
+# ------------------------------------------------------------------------------------------------------ the data
+
+
+def prepare(args: argparse.Namespace) -> None:
+    from trainer import files
+
+    if args.source == GENERATED:
+        data = gzip.compress(generated(args.examples, args.seed).encode(), mtime=0)
+    else:
+        place = shipped() if args.source == SOURCE else args.source
+        read(place)  # what is not in the format is not put there
+        data = files.read_bytes(place)
+    files.write_bytes(f"{args.data_dir.rstrip('/')}/{FILE}", data)
+    print(f"the digits are in {args.data_dir}", flush=True)
+
+
+def generated(examples: int, seed: int) -> str:
+    """Lines as of the real file: ten patterns, each moved by a pixel and made noisy."""
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    patterns = np.random.default_rng(0).integers(0, 2, (10, 8, 8)) * 12
+    lines = []
+    for label in random.integers(0, 10, examples):
+        image = np.roll(patterns[label], random.integers(-1, 2, 2), (0, 1)) + random.integers(0, 5, (8, 8))
+        lines.append(",".join(f"{pixel:.1f}" for pixel in image.ravel()) + f",{label}.0\n")
+    return "".join(lines)
