@@ -202,6 +202,40 @@ def test_a_worker_that_fails_because_the_lead_is_done_has_succeeded(together: Cr
     assert (lead.wait(40), other.wait(40)) == (0, 0)
 
 
+def test_a_worker_that_is_done_waits_for_the_leads_word(together: Crew) -> None:
+    lead = together.start("worker-0", "import time; time.sleep(4)")
+    other = together.start("worker-1", "")
+    together.wait_until_running("worker-0")
+    time.sleep(2)
+    assert other.poll() is None, "a lead that has to begin again needs it"
+    assert (lead.wait(40), other.wait(40)) == (0, 0)
+
+
+@pytest.mark.parametrize("lost", ["it fails", "it vanishes"])
+def test_a_worker_that_is_done_begins_again_with_the_lead(together: Crew, lost: str) -> None:
+    """As when the other's last word was cut off by this one's end."""
+    lead = together.start("worker-0", FOREVER if lost == "it vanishes" else "import time; time.sleep(3); raise SystemExit(75)")
+    other = together.start("worker-1", "")
+    eventually(lambda: (together.says("worker-1") or {}).get("done_with"), 10, "the worker is not done")
+    kill(lead) if lost == "it vanishes" else lead.wait(40)
+    together.start("worker-0", FOREVER)
+    assert other.wait(40) == 75
+    assert "worker-0 has to begin again" in together.log("worker-1").read_text()
+    assert (together.says("worker-0") or {})["state"] == "waiting", "the lead does not begin before its worker does"
+    together.start("worker-1", FOREVER)
+    together.wait_until_running("worker-0")
+
+
+@pytest.mark.parametrize(("ends", "code"), [("raise SystemExit(78)", 78), ("time.sleep(600)", launcher.GAVE_UP)])
+def test_a_worker_that_is_done_fails_with_the_run(together: Crew, ends: str, code: int) -> None:
+    lead = together.start("worker-0", f"import time; time.sleep(2); {ends}")
+    other = together.start("worker-1", "", "--peer-timeout", "3")
+    together.wait_until_running("worker-0")
+    if code == launcher.GAVE_UP:
+        kill(lead)
+    assert other.wait(40) == code
+
+
 def test_without_its_supervisor_a_task_ends(together: Crew) -> None:
     inner = json.dumps([sys.executable, launcher.__file__, "--watch-parent", "--", sys.executable, "-c", FOREVER])
     env = {

@@ -21,6 +21,7 @@ class Cluster:
     role: str
     index: int
     counts: dict[str, int]
+    lead: str = ""  # the address of the lead's TensorFlow server
 
     @property
     def is_lead(self) -> bool:
@@ -40,5 +41,7 @@ def from_environment() -> Cluster:
     """Without TF_CONFIG: one worker, alone."""
     text = os.environ.get("TF_CONFIG", "")
     config: dict[str, Any] = json.loads(text) if text else {"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}}
-    counts = {role: len(addresses) for role, addresses in config["cluster"].items()}
-    return Cluster(config["task"]["type"], int(config["task"]["index"]), counts)
+    spec: dict[str, list[str]] = config["cluster"]
+    counts = {role: len(addresses) for role, addresses in spec.items()}
+    lead = (spec.get("chief") or spec.get("worker") or [""])[0]
+    return Cluster(config["task"]["type"], int(config["task"]["index"]), counts, lead)

@@ -23,13 +23,24 @@ def wait_for_servers(cluster: Any) -> None:
     """TensorFlow tries again ever more seldom where nobody listens yet; so it is started only when everybody does."""
     for job in ("ps", "worker"):
         for address in cluster.job_tasks(job):
-            host, port = address.rsplit(":", 1)
-            while True:
-                try:
-                    socket.create_connection((host, int(port)), timeout=2).close()
-                    break
-                except OSError:
-                    time.sleep(0.1)
+            while not listens(address):
+                time.sleep(0.1)
+
+
+def wait_until_gone(address: str, seconds: float) -> None:
+    """Until nobody listens there any more, or for so long."""
+    until = time.monotonic() + seconds
+    while listens(address) and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def listens(address: str) -> bool:
+    host, port = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def local_devices(count: int) -> list[str]:

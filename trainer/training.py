@@ -15,6 +15,9 @@ from trainer.export import export
 from trainer.metrics import EVALUATION, TRAINING, Meter, MetricsWriter
 from trainer.preemption import Preemption
 
+# Seconds a worker stays after its last step together: the others may still have to fetch their part of it from here.
+LAST_WORD = 30.0
+
 
 @dataclass
 class Training:
@@ -109,3 +112,5 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
     preemption.meet()
     if cluster.is_lead:
         print(f"done: the model is in {exported}", flush=True)
+    elif name == "multi_worker_mirrored":
+        strategies.wait_until_gone(cluster.lead, LAST_WORD)

@@ -11,7 +11,8 @@ after the task's TensorFlow port (http://HOST:PORT+1/, a few words of JSON), and
   can stand alone, and one that comes back must not wait for another that never will;
 - it runs the command and passes signals on; a parameter server that is told to stop stays a few seconds longer than the chief, which
   still needs it to save what it holds;
-- when the lead (the chief, or worker 0 where there is none) has succeeded, it ends the command and reports success;
+- when the lead (the chief, or worker 0 where there is none) has succeeded, it ends the command and reports success. A worker whose command is done
+  before that waits for the lead's word: a lead that has to begin again cannot do so without it;
 - when the lead cannot be reached for the peer timeout, it ends the command and gives up; so does a chief whose workers are all
   gone for so long, or one of its parameter servers;
 - a lead that is done, or has failed for good, stays until everybody has heard of it, so that a task that comes late ends as well.
@@ -126,6 +127,7 @@ class State:
     state: str = "waiting"  # waiting, running, succeeded, failed
     waiting_for: str = ""
     incarnation: str = field(default_factory=lambda: uuid.uuid4().hex)
+    done_with: str = ""  # the incarnation of the lead before which this task was done
     failed_at: float = 0.0
     exit_code: int | None = None
     stopping: bool = False  # told to stop, and perhaps saving
@@ -133,7 +135,7 @@ class State:
     asked: dict[str, float] = field(default_factory=dict)  # who asks, and when last
 
     def answer(self) -> bytes:
-        shown = ("task", "revision", "state", "waiting_for", "incarnation", "failed_at", "exit_code", "stopping")
+        shown = ("task", "revision", "state", "waiting_for", "incarnation", "done_with", "failed_at", "exit_code", "stopping")
         return json.dumps({name: getattr(self, name) for name in shown}).encode()
 
     def note(self, asker: str, revision: str, over: bool) -> None:
@@ -212,8 +214,9 @@ class Launcher:
         self.state = State(place.name, options.revision)
         self.parent = os.getppid() if options.watch_parent else 0
         self.child: subprocess.Popen[bytes] | None = None
-        self.incarnations: dict[str, str] = {}
-        self.stopped = self.told = self.lead_succeeded = False
+        self.incarnations: dict[str, str] = {}  # of the peers that were waited for
+        self.lead_incarnation = ""  # the one that was heard first
+        self.stopped = self.told = self.lead_succeeded = self.lead_begins_again = False
         self.ending = ""  # why the command is being ended: succeeded, failed or lost
         self.verdict = CONFIGURATION  # what the lead failed with
 
@@ -267,6 +270,8 @@ class Launcher:
                 self.state.waiting_for = name
                 time.sleep(0.2)
             self.incarnations[name] = answer["incarnation"]
+            if name == self.lead_name:
+                self.lead_incarnation = answer["incarnation"]
         self.state.waiting_for = ""
         return RETRY if self.stopped else None
 
@@ -274,7 +279,9 @@ class Launcher:
         """What a peer's launcher says, once it is there and, where that is asked for, its TensorFlow server too."""
         host, port = self.place.peers[name]
         answer = self.hear(name, (host, port))
-        return answer if answer and (not self.wait_for_servers or accepts((host, port - 1))) else None
+        lead = self.lead_incarnation if self.lead else self.state.incarnation
+        there = answer and answer["done_with"] in ("", lead)  # who was done with another lead begins again as well
+        return answer if there and (not self.wait_for_servers or accepts((host, port - 1))) else None
 
     def supervise(self, command: list[str], environment: dict[str, str]) -> int:
         try:
@@ -324,6 +331,8 @@ class Launcher:
     def finish(self, returned: int) -> int:
         if returned and not self.state.failed_at:
             self.state.failed_at = time.time()
+        if returned == DONE and self.lead_name in self.place.peers:
+            returned = self.wait_for_the_lead_to_end()
         succeeded = self.lead_succeeded or (self.hear_lead() or {}).get("state") == "succeeded"
         if self.ending == "lost" and not self.stopped:
             code = GAVE_UP if self.options.linger is None else DONE
@@ -334,6 +343,18 @@ class Launcher:
             code = exit_code(returned, stopped=self.stopped, lead_succeeded=succeeded, peer_lost=suspicious and self.peer_lost())
         say(f"the task ended with {returned}, reported as {code}" if code != returned else f"the task ended with {code}")
         return self.conclude(code)
+
+    def wait_for_the_lead_to_end(self) -> int:
+        """What a command that is done before the lead's returns in the end. Whatever interrupts the waiting, it is not lost: it is done over."""
+        self.state.done_with = self.lead_incarnation
+        while not self.ending:
+            if self.stopped or self.orphaned():
+                return RETRY
+            if self.lead_begins_again:
+                say(f"{self.lead_name} has to begin again, and so does this task")
+                return RETRY
+            time.sleep(0.1)
+        return DONE
 
     def conclude(self, code: int) -> int:
         """Tells whoever has to know that this task has ended, and will not come back."""
@@ -353,11 +374,14 @@ class Launcher:
             answer = self.hear_lead()
             if answer is not None:
                 heard = time.monotonic()
+                self.lead_incarnation = self.lead_incarnation or answer["incarnation"]
                 if answer["state"] == "succeeded":
                     say(f"{answer['task']} is done")
                     self.lead_succeeded, ending = True, "succeeded"
                 elif answer["exit_code"] in (CONFIGURATION, GAVE_UP):
                     self.verdict, ending = answer["exit_code"], "failed"
+                elif answer["exit_code"] is not None or answer["incarnation"] != self.lead_incarnation:
+                    self.lead_begins_again = True
             elif time.monotonic() - heard > self.peer_timeout:
                 say(f"{self.lead_name} has not answered for {self.peer_timeout:.0f} s; giving up")
                 ending = "lost"
