@@ -37,7 +37,10 @@ def parser(program: str | None, add_help: bool = True) -> Parser:
     place.add_argument("--resume-from", help="where there is no checkpoint yet: the directory of one to start from")
     device = result.add_argument_group("devices")
     device.add_argument(
-        "--devices", type=_positive, default=1, help="replicas under mirrored: GPUs, or virtual CPU devices where there are none"
+        "--devices",
+        type=programs.whole_number(),
+        default=1,
+        help="replicas under mirrored: GPUs, or virtual CPU devices where there are none",
     )
     device.add_argument(
         "--mixed-precision", action=argparse.BooleanOptionalAction, default=False, help="compute in 16 bits where the GPU can"
@@ -62,12 +65,12 @@ def add_training_arguments(result: argparse.ArgumentParser) -> None:
         default="auto",
         help="Keras' fit, or a loop of our own; auto: our own with parameter servers, which it keeps busier",
     )
-    training.add_argument("--epochs", type=_positive, default=10, help="passes over the training data")
-    training.add_argument("--batch-size", type=_positive, default=64, help="examples per step of each worker or device")
-    training.add_argument("--steps-per-epoch", type=_positive, help="default: as many as the data has")
-    training.add_argument("--steps-per-execution", type=_positive, default=10, help="steps between two returns to Python")
-    training.add_argument("--checkpoint-every", type=_positive, default=1, help="epochs between two checkpoints")
-    training.add_argument("--keep-checkpoints", type=_positive, default=3, help="how many of the newest to keep")
+    training.add_argument("--epochs", type=programs.whole_number(), default=10, help="passes over the training data")
+    training.add_argument("--batch-size", type=programs.whole_number(), default=64, help="examples per step of each worker or device")
+    training.add_argument("--steps-per-epoch", type=programs.whole_number(), help="default: as many as the data has")
+    training.add_argument("--steps-per-execution", type=programs.whole_number(), default=10, help="steps between two returns to Python")
+    training.add_argument("--checkpoint-every", type=programs.whole_number(), default=1, help="epochs between two checkpoints")
+    training.add_argument("--keep-checkpoints", type=programs.whole_number(), default=3, help="how many of the newest to keep")
     training.add_argument("--seed", type=int, default=1, help="for shuffling and for the first weights")
     training.add_argument(
         "--deterministic",
@@ -78,7 +81,7 @@ def add_training_arguments(result: argparse.ArgumentParser) -> None:
     training.add_argument(
         "--cache", action=argparse.BooleanOptionalAction, default=True, help="keep the decoded training data in memory after the first pass"
     )
-    training.add_argument("--shuffle", type=_positive, default=10_000, help="examples among which the next one is drawn")
+    training.add_argument("--shuffle", type=programs.whole_number(), default=10_000, help="examples among which the next one is drawn")
     training.add_argument(
         "--warmup-epochs", type=float, default=1.0, help="in which the learning rate rises to that of all replicas together"
     )
@@ -100,7 +103,9 @@ def preparation(name: str, add_help: bool = True) -> Parser:
     result.add_argument(
         "--source", default=program.SOURCE, help=f"an address, gs://…, a path, or `{programs.GENERATED}`; default: {program.SOURCE}"
     )
-    result.add_argument("--examples", type=_positive, default=2000, help=f"how many to make where the source is `{programs.GENERATED}`")
+    result.add_argument(
+        "--examples", type=programs.whole_number(), default=2000, help=f"how many to make where the source is `{programs.GENERATED}`"
+    )
     result.add_argument("--seed", type=int, default=1, help="of what is made or drawn")
     if own := getattr(program, "prepare_arguments", None):
         own(result.add_argument_group(f"data of {name}"))
@@ -152,12 +157,6 @@ def flags(args: Mapping[str, Any]) -> list[str]:
         else:
             result.append(f"--{flag}={value}")
     return result
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 PREPARATION = """\

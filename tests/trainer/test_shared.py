@@ -11,7 +11,7 @@ import tarfile
 import threading
 import types
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,26 @@ import pytest
 
 from tests.trainer.test_trainer import Small
 from trainer.cluster import ConfigurationError
+from trainer.programs import whole_number
 
 pytestmark = pytest.mark.tensorflow
 
 CONTENT = bytes(range(256)) * 4000
+
+
+@pytest.mark.parametrize(
+    ("number", "taken", "refused", "said"),
+    [
+        (whole_number(), ["1", "10000"], ["0", "-1", "1.5", "", "many"], "a whole number above 0"),
+        (whole_number(16), ["16", "17"], ["15"], "a whole number from 16"),
+        (whole_number(2, 10, multiple_of=2), ["2", "10"], ["0", "3", "12"], "a multiple of 2 from 2 to 10"),
+    ],
+)
+def test_numbers_of_arguments(number: Callable[[str], int], taken: list[str], refused: list[str], said: str) -> None:
+    assert [number(text) for text in taken] == list(map(int, taken))
+    for text in refused:
+        with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is not {said}$"):
+            number(text)
 
 
 # --------------------------------------------------------------------------------------------------------- fetching

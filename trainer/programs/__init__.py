@@ -20,12 +20,16 @@ Import TensorFlow inside the functions, so that the arguments can be checked wit
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from trainer.cluster import ConfigurationError
 
 FOLDER = Path(__file__).parent
 GENERATED = "generated"  # the source of data that is made and not fetched
@@ -37,6 +41,28 @@ class Shard:
 
     index: int = 0
     count: int = 1
+
+
+def whole_number(lowest: int = 1, highest: int | None = None, multiple_of: int = 1) -> Callable[[str], int]:
+    """The type of an argument that counts something."""
+    kind = "a whole number" if multiple_of == 1 else f"a multiple of {multiple_of}"
+    limits = f"{kind} from {lowest} to {highest}" if highest is not None else f"{kind} from {lowest}" if lowest > 1 else f"{kind} above 0"
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or not lowest <= int(text) <= (highest or int(text)) or int(text) % multiple_of:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {limits}")
+        return int(text)
+
+    return number
+
+
+def data_directory(args: argparse.Namespace, program: str) -> str:
+    """Where a program reads whose data does not come with it."""
+    if not args.data_dir:
+        raise ConfigurationError(
+            f"{program} needs its data; write data_prep: {{program: {program}.prepare, args: {{source: generated}}}}, or data_dir"
+        )
+    return str(args.data_dir.rstrip("/"))
 
 
 def names() -> list[str]:

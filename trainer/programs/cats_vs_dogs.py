@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard
+from trainer.programs import GENERATED, Shard, data_directory, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +58,9 @@ DEFAULTS = {"epochs": 15, "batch_size": 32, "shuffle": 2000}
 
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--width", type=_multiple_of_8, default=32, help="filters of the first convolution; every stage doubles them")
+    parser.add_argument(
+        "--width", type=whole_number(8, multiple_of=8), default=32, help="filters of the first convolution; every stage doubles them"
+    )
     parser.add_argument("--dropout", type=float, default=0.2, help="share of the pooled features that a training step leaves out")
     parser.add_argument("--learning-rate", type=float, default=0.002, help="of the Adam optimizer, for one replica; it decays to 0")
     parser.add_argument(
@@ -71,36 +73,21 @@ def arguments(parser: argparse._ArgumentGroup) -> None:
 
 def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
-        "--image-size", type=_at_least(16), default=128, help="pixels of a side; the middle square of a picture becomes so large"
+        "--image-size", type=whole_number(16), default=128, help="pixels of a side; the middle square of a picture becomes so large"
     )
     parser.add_argument(
-        "--copies", type=_at_least(1), default=1, help="records per training picture: itself, and flipped, cropped, brightened ones"
+        "--copies", type=whole_number(), default=1, help="records per training picture: itself, and flipped, cropped, brightened ones"
     )
-    parser.add_argument("--shards", type=_at_least(1), default=8, help="files of training data; the test data has a quarter as many")
+    parser.add_argument("--shards", type=whole_number(), default=8, help="files of training data; the test data has a quarter as many")
     parser.add_argument(
         "--processes",
-        type=_at_least(1),
+        type=whole_number(),
         help="that make shards at the same time; default: as many as there are cores, one for few pictures",
     )
     parser.add_argument(
         "--sha256", help="checksum that the archive must have; default: that of the published one, and none for another source"
     )
     parser.add_argument("--scratch", help="a local folder for what is downloaded, which stays to go on from; default: one that is removed")
-
-
-def _multiple_of_8(text: str) -> int:
-    if not text.isdecimal() or int(text) < 8 or int(text) % 8:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a multiple of 8")
-    return int(text)
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
-        return int(text)
-
-    return number
 
 
 # ----------------------------------------------------------------------------------------------------- the model
@@ -111,7 +98,7 @@ def model(args: argparse.Namespace) -> Any:
 
     from trainer.schedules import LearningRate
 
-    size = described(args.data_dir).image_size
+    size = described(data_directory(args, "cats_vs_dogs")).image_size
     image = keras.layers.Input((size, size, 3), dtype="uint8", name="image")
     features = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(image)
     features = _normalized(keras.layers.Conv2D(args.width, 3, strides=2, padding="same", use_bias=False)(features))
@@ -182,7 +169,7 @@ def serving(args: argparse.Namespace, model: Any) -> Any:
     import tensorflow as tf
     import tf_keras as keras
 
-    manifest = described(args.data_dir)
+    manifest = described(data_directory(args, "cats_vs_dogs"))
     shape = (manifest.image_size, manifest.image_size, 3)
 
     class Pixels(keras.layers.Layer):  # type: ignore[misc]
@@ -252,7 +239,7 @@ class Manifest:
 
 
 def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
-    manifest = described(args.data_dir)
+    manifest = described(data_directory(args, "cats_vs_dogs"))
     return read(args.data_dir, manifest, manifest.train, shard), read(args.data_dir, manifest, manifest.test, Shard())
 
 
@@ -280,14 +267,10 @@ def read(directory: str, manifest: Manifest, files: Sequence[RecordFile], shard:
 
 
 @functools.cache  # once per process: the data does not change while it is trained on, and asking a bucket takes time
-def described(directory: str | None) -> Manifest:
+def described(directory: str) -> Manifest:
     """The manifest of a data directory whose files are as long as it says."""
     from trainer import files
 
-    if not directory:
-        raise ConfigurationError(
-            "cats_vs_dogs needs its data; write data_prep: {program: cats_vs_dogs.prepare, args: {source: generated}}, or data_dir"
-        )
     path = _at(directory, MANIFEST)
     try:
         manifest = Manifest.of(files.read_bytes(path).decode())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard
+from trainer.programs import GENERATED, Shard, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ TEST_EVERY = 5  # every fifth example is kept for testing
 
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--filters", type=int, default=32, help="filters of the first convolution; the second has twice as many")
+    parser.add_argument("--filters", type=whole_number(), default=32, help="filters of the first convolution; the second has twice as many")
     parser.add_argument("--learning-rate", type=float, default=0.001, help="of the Adam optimizer")
 
 

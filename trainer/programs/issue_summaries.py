@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard
+from trainer.programs import GENERATED, Shard, data_directory, whole_number
 
 if TYPE_CHECKING:
     import random
@@ -44,22 +44,8 @@ TRAIN_FILES, TEST_FILES = 8, 2
 ROWS = 512  # that are cleaned at once
 
 
-def between(lowest: int, highest: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or not lowest <= int(text) <= highest:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {lowest} to {highest}")
-        return int(text)
-
-    return number
-
-
-def even(text: str) -> int:
-    if (number := between(2, 10_000)(text)) % 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an even number, and half of it is for each direction of reading")
-    return number
-
-
 def arguments(parser: argparse._ArgumentGroup) -> None:
+    even = whole_number(2, 10_000, multiple_of=2)  # half of it is for each direction of reading
     parser.add_argument("--units", type=even, default=64, help="numbers that stand for a word, and for what was read and written so far")
     parser.add_argument("--learning-rate", type=float, default=0.003, help="of the Adam optimizer; falls to 0 by a cosine")
 
@@ -288,11 +274,7 @@ def manifest(args: argparse.Namespace) -> Manifest:
     """Read and held against the files that are there: their sizes and how they begin."""
     from trainer import files
 
-    if not args.data_dir:
-        raise ConfigurationError(
-            "issue_summaries needs its data; write data_prep: {program: issue_summaries.prepare, args: {source: generated}}, or data_dir"
-        )
-    directory = args.data_dir.rstrip("/")
+    directory = data_directory(args, "issue_summaries")
     path = f"{directory}/{MANIFEST}"
     try:
         found = Manifest(directory=directory, **json.loads(files.read_bytes(path)))
@@ -374,15 +356,15 @@ def test_texts(args: argparse.Namespace) -> Any:
 
 def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
-        "--body-vocabulary", type=between(1, 10**7), default=8000, help="how many words of bodies are known, the most frequent"
+        "--body-vocabulary", type=whole_number(1, 10**7), default=8000, help="how many words of bodies are known, the most frequent"
     )
-    parser.add_argument("--title-vocabulary", type=between(1, 10**7), default=4500, help="how many words of titles can be written")
-    parser.add_argument("--body-length", type=between(1, 10_000), default=70, help="words of a body that are read")
-    parser.add_argument("--title-length", type=between(2, 1000), default=12, help="places of a title: its words and one for its end")
+    parser.add_argument("--title-vocabulary", type=whole_number(1, 10**7), default=4500, help="how many words of titles can be written")
+    parser.add_argument("--body-length", type=whole_number(1, 10_000), default=70, help="words of a body that are read")
+    parser.add_argument("--title-length", type=whole_number(2, 1000), default=12, help="places of a title: its words and one for its end")
     parser.add_argument(
-        "--test-percent", type=between(1, 50), default=10, help="how much is kept for testing; which issues, their address says"
+        "--test-percent", type=whole_number(1, 50), default=10, help="how much is kept for testing; which issues, their address says"
     )
-    parser.add_argument("--limit", type=between(2, 10**12), help="take only so many issues, the first ones; default: all")
+    parser.add_argument("--limit", type=whole_number(2, 10**12), help="take only so many issues, the first ones; default: all")
     parser.add_argument("--sha256", help="the checksum that the source must have; default: none is asked for")
     parser.add_argument("--scratch", help="a folder on this disk that keeps what was downloaded; default: one that is removed")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard
+from trainer.programs import GENERATED, Shard, data_directory, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +39,8 @@ DEFAULTS = {"epochs": 5, "batch_size": 64}
 
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--filters", type=int, default=32, help="filters of the first convolution; the second has twice as many")
-    parser.add_argument("--units", type=int, default=64, help="units of the dense layer behind the convolutions")
+    parser.add_argument("--filters", type=whole_number(), default=32, help="filters of the first convolution; the second has twice as many")
+    parser.add_argument("--units", type=whole_number(), default=64, help="units of the dense layer behind the convolutions")
     parser.add_argument("--optimizer", choices=list(RATES), default="adam", help="sgd has a momentum of 0.9")
     rates = ", ".join(f"{rate} with {name}" for name, rate in RATES.items())
     parser.add_argument("--learning-rate", type=float, help=f"for the batch of one replica, falling to 0 by a cosine; default: {rates}")
@@ -74,12 +74,11 @@ def model(args: argparse.Namespace) -> Any:
 def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
     import tensorflow as tf
 
-    if not args.data_dir:
-        raise ConfigurationError("mnist needs its data; write data_prep: {program: mnist.prepare, args: {source: generated}}, or data_dir")
-    images, labels = held(args.data_dir.rstrip("/"), TRAIN)
+    directory = data_directory(args, "mnist")
+    images, labels = held(directory, TRAIN)
     mine = slice(shard.index, None, shard.count)
     make = tf.data.Dataset.from_tensor_slices
-    return make((images[mine], labels[mine])), make(held(args.data_dir.rstrip("/"), TEST))
+    return make((images[mine], labels[mine])), make(held(directory, TEST))
 
 
 # ---------------------------------------------------------------------------------------------------- the format

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard
+from trainer.programs import GENERATED, Shard, data_directory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,11 +111,7 @@ def _decay(args: argparse.Namespace) -> Any:
 
 
 def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
-    if not args.data_dir:
-        raise ConfigurationError(
-            "resnet_cifar10 needs its data; write data_prep: {program: resnet_cifar10.prepare, args: {source: generated}}, or data_dir"
-        )
-    directory = args.data_dir.rstrip("/")
+    directory = data_directory(args, "resnet_cifar10")
     return _examples([f"{directory}/{name}" for name in TRAINING], shard), _examples([f"{directory}/{TEST}"], Shard())
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard
+from trainer.programs import GENERATED, Shard, data_directory, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,9 +111,11 @@ CROSSES = (
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--learning-rate", type=float, default=0.002, help="of the Adam optimizer; it falls to 0 along a cosine")
-    parser.add_argument("--cross-buckets", type=int, default=2000, help="classes into which each combination of values is hashed")
-    parser.add_argument("--embedding-size", type=int, default=8, help="numbers that the deep part learns for each value")
-    parser.add_argument("--units", type=int, default=64, help="of the deep part's first layer; the second has half as many")
+    parser.add_argument(
+        "--cross-buckets", type=whole_number(), default=2000, help="classes into which each combination of values is hashed"
+    )
+    parser.add_argument("--embedding-size", type=whole_number(), default=8, help="numbers that the deep part learns for each value")
+    parser.add_argument("--units", type=whole_number(), default=64, help="of the deep part's first layer; the second has half as many")
 
 
 # ------------------------------------------------------------------------------------------------------ the model
@@ -213,11 +215,7 @@ def features(args: argparse.Namespace) -> Callable[[dict[str, Any]], dict[str, A
 
 
 def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
-    if not args.data_dir:
-        raise ConfigurationError(
-            "taxi_tips needs its data; write data_prep: {program: taxi_tips.prepare, args: {source: generated}}, or data_dir"
-        )
-    directory = args.data_dir.rstrip("/")
+    directory = data_directory(args, "taxi_tips")
     parts = manifest(directory)
     train = dataset(args, checked(directory, parts["train"]), shard)
     return train, dataset(args, checked(directory, parts["test"]), Shard())
@@ -298,13 +296,9 @@ def checked(directory: str, parts: dict[str, dict[str, int]]) -> dict[str, int]:
 
 def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--sha256", help="the checksum that the source must have; default: none, because the city's export changes")
-    parser.add_argument("--shards", type=_shards, default=8, help="files of training data; best a multiple of the workers; default: 8")
-
-
-def _shards(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
-    return int(text)
+    parser.add_argument(
+        "--shards", type=whole_number(highest=1000), default=8, help="files of training data; best a multiple of the workers; default: 8"
+    )
 
 
 def prepare(args: argparse.Namespace) -> None:
