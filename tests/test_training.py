@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -222,6 +223,28 @@ def test_a_script_that_only_knows_tf_config_trains_and_its_servers_end(stack: St
     folder = stack.folder_of("plain")
     assert "weight 3.000 after --rate=1" in (folder / "tasks" / "chief-0.log").read_text()
     eventually(lambda: alive(folder) == [], 5, "processes are left")
+
+
+def test_a_program_of_ones_own_trains_from_anywhere(stack: Stack) -> None:
+    """The one of the documentation, as a file outside of this tree under parameter servers, and as a module in one task."""
+    written = re.search(r"```python\n(def model.*?)```", (ROOT / "docs" / "programs.md").read_text(), re.DOTALL)
+    assert written
+    package = stack.folder / "elsewhere" / "flowers"
+    package.mkdir(parents=True)
+    (package / "iris.py").write_text(written[1])
+    reach = {"PYTHONPATH": f"{ROOT}:{package.parent}"}
+    stack.env |= reach
+    args = {"epochs": 30, "batch_size": 12, "checkpoint_every": 30, "units": 32}
+    servers = {"worker": {"replicas": 1}, "ps": {"replicas": 1}}
+    stack.up(
+        {
+            "file": {"program": f"{package}/iris.py", **servers, "args": args},
+            "module": {"program": "flowers.iris", "strategy": "mirrored", "env": reach, "args": args},
+        }
+    )
+    for name in ("file", "module"):
+        stack.wait(name, "succeeded", 120)
+        assert accuracy(stack.folder_of(name)) >= 0.9
 
 
 def test_prepared_data_is_trained_on_and_the_model_is_served(stack: Stack) -> None:

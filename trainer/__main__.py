@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
         args = parse(argv)
         program = programs.load(args.program)
         me = cluster.from_environment()
-    except (arguments.ArgumentError, ModuleNotFoundError) as error:
+    except (arguments.ArgumentError, cluster.ConfigurationError, ModuleNotFoundError) as error:
         print(f"trainer: {error}", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR
     except Exception:  # a program that cannot be imported: its author wants to see where
@@ -67,8 +67,6 @@ def run(args: argparse.Namespace, program: ModuleType, me: cluster.Cluster, name
     keras.utils.set_random_seed(args.seed)
     if args.deterministic:
         tf.config.experimental.enable_op_determinism()
-    if args.mixed_precision and tf.config.list_physical_devices("GPU"):
-        keras.mixed_precision.set_global_policy("mixed_float16")
     if me.role == "evaluator":
         from trainer.evaluation import sidecar
 
@@ -92,6 +90,11 @@ def code_of(error: Exception) -> int:
         return cluster.CONFIGURATION_ERROR
     if isinstance(error, cluster.ConfigurationError | FileNotFoundError | tf.errors.NotFoundError):
         print(f"trainer: {error}", file=sys.stderr)
+        return cluster.CONFIGURATION_ERROR
+    if isinstance(error, PermissionError | tf.errors.PermissionDeniedError | tf.errors.UnauthenticatedError | tf.errors.UnimplementedError):
+        print(
+            f"trainer: a directory cannot be used ({str(error).splitlines()[0]}); correct it, or who may read and write it", file=sys.stderr
+        )
         return cluster.CONFIGURATION_ERROR
     traceback.print_exc()
     return 1

@@ -46,8 +46,9 @@ def parser(program: str | None, add_help: bool = True) -> Parser:
         "--mixed-precision", action=argparse.BooleanOptionalAction, default=False, help="compute in 16 bits where the GPU can"
     )
     add_training_arguments(result)
-    # What training.py knows better: how many replicas compute one step together, the steps of an epoch, the step at which the first one began.
-    result.set_defaults(replicas=1, epoch_steps=1, begun=0)
+    # What training.py knows better: how many replicas compute one step together, the steps of an epoch, the step at which the first one began, and the
+    # step from which this task goes on.
+    result.set_defaults(replicas=1, epoch_steps=1, begun=0, resumed_at=0)
     if program:
         module = programs.load(program)
         if own := getattr(module, "arguments", None):

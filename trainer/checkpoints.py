@@ -96,6 +96,10 @@ class Checkpoints:
         return float((step - begun) / length)
 
     def read(self, path: str) -> None:
+        rate = self.model.optimizer.learning_rate
+        chosen = (
+            rate.numpy() if hasattr(rate, "assign") else None
+        )  # a variable: it is saved, and what was saved is not what is asked for now
         try:
             self.checkpoint.read(f"{path}/checkpoint", options=self.options).assert_existing_objects_matched()
         except (ValueError, AssertionError) as error:
@@ -103,6 +107,8 @@ class Checkpoints:
             raise ConfigurationError(
                 f"{path} is of a model of another shape ({reason}); train it under another `run`, or undo the change"
             ) from None
+        if chosen is not None:
+            rate.assign(chosen)
         print(f"resumed from {path}", flush=True)
 
     def save(self) -> None:

@@ -25,8 +25,9 @@ def training(program: ModuleType, args: argparse.Namespace, context: Any = None,
         data = data.shard(workers, number)
     if args.cache:
         data = data.cache()
-    # Whole batches only: workers that train together must always have equally many.
-    data = data.shuffle(args.shuffle, seed=args.seed + number).repeat().batch(args.batch_size, drop_remainder=True)
+    # A run that goes on must not begin with what it has just seen, so the step at which it does is part of the seed. Whole batches only: workers
+    # that train together must always have equally many.
+    data = data.shuffle(args.shuffle, seed=args.seed + args.resumed_at + number).repeat().batch(args.batch_size, drop_remainder=True)
     if augment := getattr(program, "augment", None):
         data = data.map(lambda inputs, labels: augment(args, inputs, labels), num_parallel_calls=tf.data.AUTOTUNE)
     options = tf.data.Options()
@@ -50,6 +51,8 @@ def examples(program: ModuleType, args: argparse.Namespace) -> int:
     """How many training examples there are."""
     data, _ = program.datasets(args, Shard())
     count = int(data.cardinality())
-    if count < 1:
+    if not count:
+        raise ConfigurationError("there is no example to train on; prepare the data again (data_prep), or correct data_dir")
+    if count < 0:
         raise ConfigurationError("the program's data does not say how many examples it has; set steps_per_epoch in args")
     return count

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from trainer.cluster import Cluster
 
@@ -47,6 +48,7 @@ def export(program: ModuleType, args: argparse.Namespace, model: Any, step: int,
 
 def served(program: ModuleType, args: argparse.Namespace, weights: list[Any]) -> Any:
     """The trained model as it is asked: on raw inputs, where the program has a way to them."""
+    keras.mixed_precision.set_global_policy("float32")  # whatever it was trained in: who serves it may have no GPU
     copy = program.model(args)
     copy.set_weights(weights)
     around = getattr(program, "serving", None)

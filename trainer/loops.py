@@ -8,6 +8,8 @@ import tensorflow as tf
 import tf_keras as keras
 
 from trainer import data
+from trainer.cluster import ConfigurationError
+from trainer.programs import Shard
 
 if TYPE_CHECKING:
     from trainer.training import Training
@@ -16,10 +18,23 @@ if TYPE_CHECKING:
 def run(training: Training, step: int) -> None:
     if training.args.loop == "fit":
         fit(training, step)
-    elif training.name == "parameter_server":
+        return
+    check(training)
+    if training.name == "parameter_server":
         custom_with_coordinator(training, step)
     else:
         custom(training, step)
+
+
+def check(training: Training) -> None:
+    """Our own loop takes less than fit does."""
+    if not isinstance(training.model.loss, str | keras.losses.Loss) and not callable(training.model.loss):
+        raise ConfigurationError(
+            "our own loop takes one loss, and the model is compiled with none or with several; write loop: fit in args"
+        )
+    example = training.program.datasets(training.args, Shard())[0].element_spec
+    if not (isinstance(example, tuple) and len(example) == 2):
+        raise ConfigurationError("our own loop takes pairs of inputs and labels, and the data has something else; write loop: fit in args")
 
 
 def pipeline(training: Training) -> Any:
@@ -70,7 +85,10 @@ class _Step:
 
     def __init__(self, training: Training) -> None:
         self.model, self.strategy = training.model, training.strategy
-        self.loss_function = keras.losses.get(self.model.loss)
+        loss = keras.losses.get(self.model.loss)
+        self.loss_function = (
+            loss.call if isinstance(loss, keras.losses.Loss) else loss
+        )  # one value per example: the mean is over the global batch
         # In 16 bits small gradients would be lost, so the loss is scaled up before and the gradients down after.
         self.scaled = hasattr(self.model.optimizer, "get_scaled_loss")
         with self.strategy.scope():
@@ -80,8 +98,9 @@ class _Step:
         inputs, labels = batch
         with tf.GradientTape() as tape:
             predictions = self.model(inputs, training=True)
-            each = self.loss_function.call(labels, predictions)  # one value per example: the mean is over the global batch
-            loss = tf.nn.compute_average_loss(each) + tf.nn.scale_regularization_loss(tf.add_n([tf.constant(0.0), *self.model.losses]))
+            each = self.loss_function(labels, predictions)
+            penalty = tf.add_n([tf.constant(0.0), *self.model.losses])
+            loss = tf.nn.compute_average_loss(each) + tf.nn.scale_regularization_loss(penalty)
             if self.scaled:
                 loss = self.model.optimizer.get_scaled_loss(loss)
         variables = self.model.trainable_variables
@@ -89,7 +108,7 @@ class _Step:
         if self.scaled:
             gradients = self.model.optimizer.get_unscaled_gradients(gradients)
         self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        self.loss.update_state(each)
+        self.loss.update_state(each + penalty)  # as fit and evaluate report it
         self.model.compiled_metrics.update_state(labels, predictions)
 
     def repeated(self) -> Any:

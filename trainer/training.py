@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import tensorflow as tf
+import tf_keras as keras
+
 from trainer import data, evaluation, loops, strategies
 from trainer.checkpoints import Checkpoints
 from trainer.cluster import Cluster
@@ -86,6 +89,8 @@ def agree(model: Any) -> None:
 
 def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name: str) -> None:
     strategy = strategies.make(name, args.devices)
+    if args.mixed_precision and tf.config.list_logical_devices("GPU"):  # those of a coordinator's workers as well: it has none itself
+        keras.mixed_precision.set_global_policy("mixed_float16")
     if args.loop == "auto":
         args.loop = "custom" if name == "parameter_server" else "fit"
     args.replicas = strategy.num_replicas_in_sync if name != "parameter_server" else 1
@@ -97,6 +102,7 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
         model._configure_steps_per_execution(args.steps_per_execution)  # compile() would take it, but the program compiles
         checkpoints = Checkpoints(args.checkpoint_dir, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar")
     step, done = checkpoints.restore(args.resume_from)
+    args.resumed_at = step
     total_steps = step + max(0, round((args.epochs - done) * args.epoch_steps))
     args.begun = total_steps - args.epochs * args.epoch_steps
     preemption = Preemption(checkpoints, strategy, together=name == "multi_worker_mirrored")

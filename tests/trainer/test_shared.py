@@ -172,7 +172,7 @@ def test_workers_of_a_coordinator_have_parts_of_their_own(monkeypatch: pytest.Mo
         None,
     )
     program.augment = lambda _, inputs, labels: (inputs + 100, labels)
-    args = argparse.Namespace(cache=cache, shuffle=20, seed=1, batch_size=4, deterministic=False)
+    args = argparse.Namespace(cache=cache, shuffle=20, seed=1, resumed_at=0, batch_size=4, deterministic=False)
     seen = []
     for worker in range(3):
         number = tf.constant(worker)
@@ -182,6 +182,22 @@ def test_workers_of_a_coordinator_have_parts_of_their_own(monkeypatch: pytest.Mo
         assert [list(inputs - 100) for inputs, _ in batches] == [list(labels) for _, labels in batches]
         seen.append(sorted(int(label) for label in batches[0][1]))
     assert seen == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+
+
+def test_a_run_that_goes_on_sees_its_data_in_another_order() -> None:
+    """And the same run the same one."""
+    import tensorflow as tf
+
+    from trainer import data
+
+    program: Any = types.ModuleType("program")
+    program.datasets = lambda *_: (tf.data.Dataset.range(100).map(lambda n: (n, n)), None)
+
+    def begins(resumed_at: int) -> list[int]:
+        args = argparse.Namespace(cache=True, shuffle=100, seed=1, resumed_at=resumed_at, batch_size=50, deterministic=True)
+        return next(data.training(program, args).as_numpy_iterator())[0].tolist()
+
+    assert begins(0) == begins(0) != begins(7) == begins(7)
 
 
 # ------------------------------------------------------------------------------------------------- being told to stop

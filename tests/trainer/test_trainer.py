@@ -92,10 +92,29 @@ def test_every_program_explains_its_arguments() -> None:
 
 def test_a_program_can_be_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("def model(args): return 'a model'\n")
+    file.write_text("def model(args): return 'a model'\ndef datasets(args, shard): ...\n")
     assert programs.load(str(file)).model(None) == "a model"
     with pytest.raises(ModuleNotFoundError):
         programs.load(str(tmp_path / "other.py"))
+
+
+def test_a_program_of_a_file_has_what_lies_beside_it_and_takes_nobodys_name(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("ANSWER = 42\n")
+    file = tmp_path / "random.py"
+    file.write_text("import beside_it, random\ndef model(args): return beside_it.ANSWER, random.random()\ndef datasets(args, shard): ...\n")
+    loaded = programs.load(str(file))
+    assert loaded.model(None)[0] == 42
+    assert programs.load(str(file)) is loaded, "what it registers with Keras cannot be registered twice"
+    assert sys.modules["random"] is not loaded
+
+
+def test_a_program_without_its_two_functions_is_a_configuration_error(tmp_path: Path) -> None:
+    file = tmp_path / "half.py"
+    file.write_text("def model(args): ...\n")
+    places = [f"--{kind}-dir=/tmp/none" for kind in ("checkpoint", "log", "model")]
+    done = subprocess.run([sys.executable, "-m", "trainer", f"--program={file}", *places], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (78, 1)
+    assert "has no function datasets" in done.stderr
 
 
 # -------------------------------------------------------------------------------------------- with TensorFlow
@@ -151,14 +170,14 @@ def test_metrics_of_steps_that_are_repeated_are_dropped(tmp_path: Path) -> None:
 class Small:
     """A model and its checkpoints in a directory, as the lead of a mirrored training has them."""
 
-    def __init__(self, directory: Path, keep: int = 2, sidecar: bool = False) -> None:
+    def __init__(self, directory: Path, keep: int = 2, sidecar: bool = False, rate: float = 0.01) -> None:
         import tensorflow as tf
         import tf_keras as keras
 
         from trainer.checkpoints import Checkpoints
 
         self.model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,))])
-        self.model.compile(keras.optimizers.SGD(), "mse")
+        self.model.compile(keras.optimizers.SGD(rate), "mse")
         self.model.optimizer.build(self.model.trainable_variables)
         lead = cluster.Cluster("worker", 0, {"worker": 1})
         self.checkpoints = Checkpoints(str(directory), self.model, tf.distribute.get_strategy(), "mirrored", lead, keep, sidecar)
@@ -177,6 +196,14 @@ def test_the_newest_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) 
         small.at(step).checkpoints.save()
     assert checkpoints.steps(str(tmp_path)) == [20, 30]
     assert Small(tmp_path).checkpoints.restore(None)[0] == 30
+
+
+def test_the_learning_rate_is_the_one_that_is_asked_for_now(tmp_path: Path) -> None:
+    """Keras keeps a rate that is a number among the variables, and would bring back the one of before."""
+    Small(tmp_path, rate=0.5).at(10).checkpoints.save()
+    small = Small(tmp_path, rate=0.25)
+    assert small.checkpoints.restore(None)[0] == 10
+    assert float(small.model.optimizer.learning_rate) == 0.25
 
 
 def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:

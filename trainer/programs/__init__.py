@@ -21,6 +21,7 @@ Import TensorFlow inside the functions, so that the arguments can be checked wit
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
 import sys
@@ -80,12 +81,22 @@ def load(reference: str) -> ModuleType:
     """A program by its name here, by its module, or by its file."""
     if reference in names():
         return importlib.import_module(f"trainer.programs.{reference}")
-    if reference.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(reference).stem, reference)
-        if spec is None or spec.loader is None or not Path(reference).is_file():
-            raise ModuleNotFoundError(f"there is no file {reference}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        return module
-    return importlib.import_module(reference)
+    module = _from_file(Path(reference).resolve()) if reference.endswith(".py") else importlib.import_module(reference)
+    if missing := [name for name in ("model", "datasets") if not hasattr(module, name)]:
+        raise ConfigurationError(
+            f"{reference} has no function {' and no function '.join(missing)}; docs/programs.md shows what a program has"
+        )
+    return module
+
+
+@functools.cache  # once per process: what it registers with Keras cannot be registered twice
+def _from_file(path: Path) -> ModuleType:
+    """Under a name that is nobody else's, and with what lies beside it within reach."""
+    spec = importlib.util.spec_from_file_location(f"trainstack_program_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ModuleNotFoundError(f"there is no file {path}")
+    sys.path.append(str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

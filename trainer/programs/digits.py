@@ -25,11 +25,13 @@ TEST_EVERY = 5  # every fifth example is kept for testing
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--filters", type=whole_number(), default=32, help="filters of the first convolution; the second has twice as many")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="of the Adam optimizer")
+    parser.add_argument("--learning-rate", type=float, default=0.001, help="of the Adam optimizer, for the batch of one replica")
 
 
 def model(args: argparse.Namespace) -> Any:
     import tf_keras as keras
+
+    from trainer.schedules import LearningRate
 
     network = keras.Sequential(
         [
@@ -43,7 +45,8 @@ def model(args: argparse.Namespace) -> Any:
             keras.layers.Dense(10, activation="softmax", dtype="float32", name="probabilities"),
         ]
     )
-    network.compile(keras.optimizers.Adam(args.learning_rate), keras.losses.SparseCategoricalCrossentropy(), ["accuracy"])
+    rate = LearningRate(args, args.learning_rate)
+    network.compile(keras.optimizers.Adam(rate), keras.losses.SparseCategoricalCrossentropy(), ["accuracy"])
     return network
 
 
