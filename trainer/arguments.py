@@ -64,7 +64,7 @@ def add_training_arguments(result: argparse.ArgumentParser) -> None:
         "--loop",
         choices=["auto", "fit", "custom"],
         default="auto",
-        help="Keras' fit, or a loop of our own; auto: our own with parameter servers, which it keeps busier",
+        help="Keras' fit, or a loop of our own; auto: our own where there are several tasks, which it keeps busier",
     )
     training.add_argument("--epochs", type=programs.whole_number(), default=10, help="passes over the training data")
     training.add_argument("--batch-size", type=programs.whole_number(), default=64, help="examples per step of each worker or device")

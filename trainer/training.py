@@ -92,7 +92,7 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
     if args.mixed_precision and tf.config.list_logical_devices("GPU"):  # those of a coordinator's workers as well: it has none itself
         keras.mixed_precision.set_global_policy("mixed_float16")
     if args.loop == "auto":
-        args.loop = "custom" if name == "parameter_server" else "fit"
+        args.loop = "fit" if name == "mirrored" else "custom"
     args.replicas = strategy.num_replicas_in_sync if name != "parameter_server" else 1
     examples_per_step = args.batch_size * args.replicas
     args.epoch_steps = args.steps_per_epoch or max(1, data.examples(program, args) // examples_per_step)
