@@ -157,7 +157,7 @@ def test_the_text_of_the_test_issues_is_kept(folder: Path, table: Path) -> None:
     assert found == Counter((issue.body, issue.title) for issue in issues(table) if issue.is_test(10))
 
 
-@pytest.mark.parametrize("count", [3, 11])
+@pytest.mark.parametrize("count", [3, 4, 5, 11])
 def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(folder: Path, count: int) -> None:
     args = training(folder)
     whole, test = program.datasets(args, Shard())
@@ -165,8 +165,17 @@ def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(folder: P
     found = [of(part) for part in parts]
     assert sum((Counter(part) for part in found), Counter()) == Counter(of(whole))
     assert [int(part.cardinality()) for part in parts] == [len(part) for part in found]
-    assert max(map(len, found)) - min(map(len, found)) <= 300, "about equally many"
+    assert max(map(len, found)) - min(map(len, found)) <= 8, "equally many, but for one of each file"
     assert not {body for body, _ in of(whole)} & {body for body, _ in of(test)}
+
+
+def test_files_are_read_in_the_same_turns_on_every_machine(folder: Path) -> None:
+    """One issue of each, however many cores there are: workers of a coordinator each keep every so many of what all of them read."""
+    data = program.manifest(training(folder))
+    files = [dataclasses.replace(data, files={name: data.files[name]}) for name in data.of("train")]
+    singly = [of(program.examples(file, "train", Shard())) for file in files]
+    together = of(program.examples(data, "train", Shard()))
+    assert together[:24] == [file[turn] for turn in range(3) for file in singly]
 
 
 def test_the_same_seed_makes_the_same_files_and_another_one_others(folder: Path, tmp_path: Path) -> None:

@@ -318,6 +318,15 @@ def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(data: Pat
         assert sorted(example for part in read for example in part) == whole
 
 
+def test_files_are_read_in_the_same_turns_on_every_machine(data: Path) -> None:
+    """One trip of each, however many cores there are: workers of a coordinator each keep every so many of what all of them read."""
+    train, _ = taxi_tips.datasets(parsed(data), Shard())
+    written = [rows([path])[:3] for path in sorted(data.glob("train-*.csv"))]
+    expected = [math.log1p(float(file[turn]["fare"])) for turn in range(3) for file in written]
+    read = [float(inputs["numbers"][0]) * 0.7 + 2.4 for inputs, _ in train.take(12).as_numpy_iterator()]
+    assert read == pytest.approx(expected, abs=1e-4)
+
+
 def test_without_data_it_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="taxi_tips needs its data; write data_prep"):
         taxi_tips.datasets(argparse.Namespace(data_dir=None), Shard())

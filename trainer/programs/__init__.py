@@ -24,14 +24,16 @@ import argparse
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from trainer.cluster import ConfigurationError
 
 FOLDER = Path(__file__).parent
+File = TypeVar("File")
 GENERATED = "generated"  # the source of data that is made and not fetched
 
 
@@ -41,6 +43,10 @@ class Shard:
 
     index: int = 0
     count: int = 1
+
+    def of(self, files: Sequence[File]) -> tuple[Sequence[File], Shard]:
+        """Which files it reads, and which part of their records: whole files only where everybody has equally many of them."""
+        return (files[self.index :: self.count], Shard()) if len(files) % self.count == 0 else (files, self)
 
 
 def whole_number(lowest: int = 1, highest: int | None = None, multiple_of: int = 1) -> Callable[[str], int]:

@@ -244,11 +244,10 @@ def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
 
 
 def read(directory: str, manifest: Manifest, files: Sequence[RecordFile], shard: Shard) -> Any:
-    """The examples of a shard: where there are as many files as shards, those of every n-th file; otherwise every n-th of each file."""
+    """The examples of a shard."""
     import tensorflow as tf
 
-    by_file = len(files) >= shard.count
-    mine, part = (files[shard.index :: shard.count], Shard()) if by_file else (files, shard)
+    mine, part = shard.of(files)
     examples = sum(len(range(part.index, file.examples, part.count)) for file in mine)
     size = manifest.image_size
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([1], tf.int64)}

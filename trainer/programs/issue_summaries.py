@@ -319,12 +319,10 @@ def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
 
 
 def examples(data: Manifest, part: str, shard: Shard) -> Any:
-    """A shard is some of the files, or where they are too few, some of the records of each."""
+    """The examples of a shard."""
     import tensorflow as tf
 
-    names, records = data.of(part), shard
-    if shard.count <= len(names):
-        names, records = names[shard.index :: shard.count], Shard()
+    names, records = shard.of(data.of(part))
     count = sum(len(range(records.index, data.files[name]["examples"], records.count)) for name in names)
 
     def opened(path: Any) -> Any:
@@ -337,7 +335,8 @@ def examples(data: Manifest, part: str, shard: Shard) -> Any:
         return {"body": tf.cast(found["body"], tf.int32), "title_in": moved(title)}, title
 
     paths = tf.data.Dataset.from_tensor_slices([data.path(name) for name in names])
-    opened_all = paths.interleave(opened, num_parallel_calls=tf.data.AUTOTUNE)
+    # As many at once on every machine: workers of a coordinator deal out among themselves what all of them read in the same order.
+    opened_all = paths.interleave(opened, cycle_length=min(len(names), 16), num_parallel_calls=tf.data.AUTOTUNE)
     return opened_all.map(parsed, num_parallel_calls=tf.data.AUTOTUNE).apply(tf.data.experimental.assert_cardinality(count))
 
 

@@ -225,18 +225,11 @@ def dataset(args: argparse.Namespace, files: dict[str, int], shard: Shard) -> An
     """The trips of some files, one by one."""
     import tensorflow as tf
 
-    counts = tf.constant(list(files.values()), tf.int64)
-    paths = tf.data.Dataset.from_tensor_slices(list(files))
-    by_file = len(files) % shard.count == 0  # otherwise by line, within each file: the order in which files are read may change
-    if by_file:
-        paths = paths.shard(shard.count, shard.index)
-        count = tf.reduce_sum(counts[shard.index :: shard.count])
-    else:
-        count = tf.reduce_sum((counts - shard.index + shard.count - 1) // shard.count)
+    paths, part = shard.of(list(files))
+    count = sum(len(range(part.index, files[path], part.count)) for path in paths)
 
     def lines(path: Any) -> Any:
-        every = tf.data.TextLineDataset(path).skip(1)
-        return every if by_file else every.shard(shard.count, shard.index)
+        return tf.data.TextLineDataset(path).skip(1).shard(part.count, part.index)
 
     prepared = features(args)
     defaults = [[""] if name in TEXTS else [math.nan] for name in COLUMNS if name != START]
@@ -249,7 +242,9 @@ def dataset(args: argparse.Namespace, files: dict[str, int], shard: Shard) -> An
         label = tf.cast(fields.pop(LABEL) > 0, tf.float32)
         return prepared(fields), label[:, tf.newaxis]
 
-    data = paths.interleave(lines, num_parallel_calls=tf.data.AUTOTUNE)
+    data = tf.data.Dataset.from_tensor_slices(paths)
+    # As many at once on every machine: workers of a coordinator deal out among themselves what all of them read in the same order.
+    data = data.interleave(lines, cycle_length=min(len(paths), 16), num_parallel_calls=tf.data.AUTOTUNE)
     data = data.batch(BLOCK).map(decoded, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
     return data.apply(tf.data.experimental.assert_cardinality(count))
 
