@@ -293,7 +293,22 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_the_published_archive_becomes_the_same_data(folder: Path, published: Path, tmp_path: Path) -> None:
     prepared(tmp_path / "data", f"--source={published}", "--body-length=40", "--title-length=8", f"--scratch={tmp_path}/scratch")
     assert content(tmp_path / "data") == content(folder)
-    assert sorted(path.name for path in (tmp_path / "scratch").iterdir()) == ["github-issues.zip", "github-issues.zip.unpacked"]
+    (kept,) = (tmp_path / "scratch").iterdir()
+    assert (kept / "github_issues.csv").exists()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_kept_is_not_taken_for_another_source_of_the_same_name(tmp_path: Path, packed: bool) -> None:
+    for count in (50, 60):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        source = program.generated(folder / "issues.csv", count, 1)
+        if packed:
+            with zipfile.ZipFile(folder / "issues.zip", "w") as zipped:
+                zipped.write(source, "issues.csv")
+            source = folder / "issues.zip"
+        args = prepared(folder / "data", f"--source={source}", f"--scratch={tmp_path}/scratch")
+        assert sum(int(part.cardinality()) for part in program.datasets(args, Shard())) == count
 
 
 def test_a_limit_takes_the_first_issues(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

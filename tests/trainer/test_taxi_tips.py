@@ -224,7 +224,7 @@ def test_where_files_cannot_be_renamed_the_manifest_still_comes_last(monkeypatch
     monkeypatch.setattr(fetch, "put", lambda *words: (seen.append(tf.io.gfile.exists(f"{place}/{taxi_tips.MANIFEST}")), put(*words)))
     for _ in range(2):
         assert prepared(place, source="generated", examples=200, shards=2) == 0
-    assert seen == [False] * 6
+    assert seen == [False] * 8
     train, test = taxi_tips.datasets(parsed(place), Shard())
     assert len(examples(train)) + len(examples(test)) == int(train.cardinality()) + int(test.cardinality()) > 190
 

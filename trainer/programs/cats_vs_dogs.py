@@ -23,7 +23,6 @@ import json
 import math
 import multiprocessing
 import os
-import posixpath
 import re
 import tempfile
 import threading
@@ -392,19 +391,14 @@ def brought(args: argparse.Namespace, scratch: Path) -> str:
 
     from trainer import fetch
 
-    key = hashlib.sha256(json.dumps(origin(args)).encode()).hexdigest()[:12]  # one folder may serve several sources
-    folder = scratch / key
     if args.source == GENERATED:
+        folder = fetch.place(scratch, *origin(args))
         if not folder.exists():
             generated(folder, args.examples, args.seed)
-    elif not args.source.startswith(("http://", "https://")) and tf.io.gfile.isdir(args.source):
+        return str(folder)
+    if not args.source.startswith(("http://", "https://")) and tf.io.gfile.isdir(args.source):
         return str(args.source)
-    elif not folder.exists():
-        archive = fetch.fetch(args.source, scratch / f"{key}-{posixpath.basename(args.source)}", checksum(args))
-        print("unpacking", flush=True)
-        fetch.unpack(archive, folder)
-        archive.unlink()  # all of it is in the folder, and scratch may be small
-    return str(folder)
+    return str(fetch.kept_folder(args.source, scratch, checksum(args)))
 
 
 def checksum(args: argparse.Namespace) -> str | None:

@@ -369,6 +369,8 @@ def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
 
 
 def prepare(args: argparse.Namespace) -> None:
+    from trainer.fetch import publish
+
     if args.scratch:
         Path(args.scratch).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
@@ -377,19 +379,21 @@ def prepare(args: argparse.Namespace) -> None:
         folder.mkdir()
         sizes = write_vocabularies(args, table, folder)
         written = write_examples(args, table, folder)
-        publish(args, folder, sizes, written)
+        write_manifest(args, folder, sizes, written)
+        publish(folder.iterdir(), args.data_dir, last=MANIFEST)
+    manifest(args)  # what arrived is what was sent
+    print(f"{sum(written.values()):,} issues are in {args.data_dir}", flush=True)
 
 
 def fetched(args: argparse.Namespace, scratch: Path, temporary: Path) -> Path:
     """The source as a CSV file on this disk."""
-    from trainer.fetch import fetch, unpack
+    from trainer.fetch import kept_file, kept_folder, name_of
 
     if args.source == GENERATED:
         return generated(temporary / TABLE, args.examples, args.seed)
-    file = fetch(args.source, scratch / args.source.rstrip("/").rpartition("/")[2], args.sha256)
-    if file.suffix == ".csv":
-        return file
-    found = [path for path in unpack(file, scratch / f"{file.name}.unpacked").rglob("*.csv") if not path.name.startswith(".")]
+    if name_of(args.source).endswith(".csv"):
+        return kept_file(args.source, scratch, args.sha256)
+    found = [path for path in kept_folder(args.source, scratch, args.sha256).rglob("*.csv") if not path.name.startswith(".")]
     if len(found) != 1:
         raise ConfigurationError(
             f"{args.source} holds {len(found)} CSV files and not one; write a CSV file, or an archive with one, as `source`"
@@ -517,24 +521,13 @@ def example(body: Any, title: Any, issue: Issue | None) -> bytes:
     return record
 
 
-def publish(args: argparse.Namespace, folder: Path, sizes: dict[str, int], written: dict[str, int]) -> None:
-    """Into the data directory. The manifest is the first to go and the last to come: with it everything is there."""
-    import tensorflow as tf
-
-    from trainer import files
-    from trainer.fetch import put
-
-    directory = args.data_dir.rstrip("/")
-    if tf.io.gfile.exists(f"{directory}/{MANIFEST}"):
-        tf.io.gfile.remove(f"{directory}/{MANIFEST}")
-    found: dict[str, dict[str, int]] = {}
-    for path in sorted(folder.iterdir()):
-        put(path, directory)
-        found[path.name] = {"bytes": path.stat().st_size, **({"examples": written[path.name]} if path.name in written else {})}
+def write_manifest(args: argparse.Namespace, folder: Path, sizes: dict[str, int], written: dict[str, int]) -> None:
+    found = {
+        path.name: {"bytes": path.stat().st_size, **({"examples": written[path.name]} if path.name in written else {})}
+        for path in sorted(folder.iterdir())
+    }
     lengths = {"body_length": args.body_length, "title_length": args.title_length}
-    files.write_text(f"{directory}/{MANIFEST}", json.dumps({**lengths, **sizes, "files": found}, indent=2) + "\n")
-    manifest(args)  # what arrived is what was sent
-    print(f"{sum(written.values()):,} issues are in {directory}", flush=True)
+    (folder / MANIFEST).write_text(json.dumps({**lengths, **sizes, "files": found}, indent=2) + "\n")
 
 
 # ------------------------------------------------------------------------------------------------------ made here

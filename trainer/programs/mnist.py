@@ -194,10 +194,10 @@ def prepare(args: argparse.Namespace) -> None:
         for name in SHA256:
             file = Path(scratch) / find(scratch, name)
             if file.suffix != ".gz":  # always under the same name, so that no older file is read in its place
-                packed_file = file.with_name(f"{name}.gz")
-                packed_file.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
-                file = packed_file
-            fetch.put(file, args.data_dir)
+                file.with_name(f"{name}.gz").write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+        files = [Path(scratch) / f"{name}.gz" for name in SHA256]
+        fetch.publish(files, args.data_dir, last=files[-1].name)
+    held.cache_clear()
     print(f"{counts[0]:,} images for training and {counts[1]:,} for testing are in {args.data_dir}", flush=True)
 
 

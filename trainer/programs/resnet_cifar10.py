@@ -192,15 +192,14 @@ def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
 
 def prepare(args: argparse.Namespace) -> None:
     """Everything is made or brought and checked beside data_dir before the first file is put there."""
-    from trainer.fetch import put
+    from trainer.fetch import publish
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         ready = write_generated(folder, args.examples, args.seed) if args.source == GENERATED else bring(args, folder)
         counts = [check(ready / name, args.source) for name in (*TRAINING, TEST)]
         check_classes(ready / CLASSES, args.source)
-        for name in (*TRAINING, TEST, CLASSES):
-            put(ready / name, args.data_dir)
+        publish([ready / name for name in (*TRAINING, TEST, CLASSES)], args.data_dir, last=TEST)
     print(f"{sum(counts[:-1]):,} images to train on and {counts[-1]:,} to test with are in {args.data_dir}", flush=True)
 
 
@@ -208,14 +207,12 @@ def bring(args: argparse.Namespace, temporary: Path) -> Path:
     """The folder with the files of an archive, or with copies of those of a folder."""
     import tensorflow as tf
 
-    from trainer.fetch import fetch, unpack
+    from trainer.fetch import fetch, kept_folder
 
     source = args.source.rstrip("/")
     sha256 = args.sha256 or (SHA256 if source == SOURCE else None)
     if source.startswith(("http://", "https://")) or not tf.io.gfile.isdir(source):
-        # What has no checksum could be another archive of the same name the next time.
-        folder = Path(args.scratch) if args.scratch and sha256 else temporary
-        unpacked = unpack(fetch(source, folder / source.rpartition("/")[2], sha256), temporary / "unpacked")
+        unpacked = kept_folder(source, Path(args.scratch or temporary), sha256)
         return unpacked / FOLDER if (unpacked / FOLDER).is_dir() else unpacked
     if sha256:
         raise ConfigurationError(f"sha256 is the checksum of an archive, and {source} is a folder; remove sha256")

@@ -297,7 +297,7 @@ def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    from trainer.fetch import fetch
+    from trainer.fetch import fetch, publish
 
     with tempfile.TemporaryDirectory() as scratch:
         export = Path(scratch) / "export.csv"
@@ -309,28 +309,21 @@ def prepare(args: argparse.Namespace) -> None:
         folder = Path(scratch) / "parts"
         folder.mkdir()
         parts, left_out = split(trips(export, args.source), folder, args.shards, args.source)
-        publish(folder, args.data_dir.rstrip("/"), parts)
+        (folder / MANIFEST).write_text(json.dumps(parts, indent=1) + "\n")
+        publish(folder.iterdir(), args.data_dir, last=MANIFEST)
+    remove_others(args.data_dir.rstrip("/"), parts)
     train, test = (sum(part["trips"] for part in parts[name].values()) for name in PARTS)
     without = f"; without a word on tips, and left out: {left_out:,}" if left_out else ""
     print(f"{train:,} trips to train with and {test:,} to test with are in {args.data_dir}{without}", flush=True)
 
 
-def publish(folder: Path, directory: str, parts: dict[str, dict[str, dict[str, int]]]) -> None:
-    """The manifest goes first and comes last, so that nobody takes some of the old and some of the new for a whole."""
+def remove_others(directory: str, parts: dict[str, dict[str, dict[str, int]]]) -> None:
+    """Files of a preparation before, of which there were more or fewer."""
     import tensorflow as tf
 
-    from trainer import files
-    from trainer.fetch import put
-
-    tf.io.gfile.makedirs(directory)
-    old = [name for name in tf.io.gfile.listdir(directory) if name == TEST or (name.startswith("train-") and name.endswith(".csv"))]
-    if tf.io.gfile.exists(f"{directory}/{MANIFEST}"):
-        tf.io.gfile.remove(f"{directory}/{MANIFEST}")
-    for name in old:
-        tf.io.gfile.remove(f"{directory}/{name}")
-    for name in (*parts["train"], *parts["test"]):
-        put(folder / name, directory)
-    files.write_text(f"{directory}/{MANIFEST}", json.dumps(parts, indent=1) + "\n")
+    for name in tf.io.gfile.listdir(directory):
+        if name.startswith("train-") and name.endswith(".csv") and name not in parts["train"]:
+            tf.io.gfile.remove(f"{directory}/{name}")
 
 
 def split(lines: Iterable[bytes | None], folder: Path, shards: int, source: str) -> tuple[dict[str, dict[str, dict[str, int]]], int]:
