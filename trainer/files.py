@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +30,24 @@ def read_bytes(path: str) -> bytes:
             return bytes(file.read())
     except tf.errors.NotFoundError:
         raise ConfigurationError(f"there is no {path}; prepare the data (data_prep), or correct data_dir") from None
+
+
+def unpacked(path: str, shown: str) -> bytes:
+    """What is in a file, whether it is packed or not: the name does not say it reliably, since some servers unpack what they send.
+
+    `shown`: what to name in place of a copy.
+    """
+    data = read_bytes(path)
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    stream = io.BytesIO(data)
+    try:
+        return gzip.GzipFile(fileobj=stream).read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(
+            f"{shown} is no whole gzip file: it cannot be unpacked up to byte {stream.tell()} of {len(data)} ({error}); "
+            "prepare the data again from a whole copy"
+        ) from None
 
 
 def write_bytes(path: str, data: bytes) -> None:

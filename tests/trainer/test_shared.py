@@ -31,6 +31,7 @@ CONTENT = bytes(range(256)) * 4000
     [
         (whole_number(), ["1", "10000"], ["0", "-1", "1.5", "", "many"], "a whole number above 0"),
         (whole_number(16), ["16", "17"], ["15"], "a whole number from 16"),
+        (whole_number(0, 0), ["0"], ["1"], "a whole number from 0 to 0"),
         (whole_number(2, 10, multiple_of=2), ["2", "10"], ["0", "3", "12"], "a multiple of 2 from 2 to 10"),
     ],
 )

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,11 +56,28 @@ def whole_number(lowest: int = 1, highest: int | None = None, multiple_of: int =
     limits = f"{kind} from {lowest} to {highest}" if highest is not None else f"{kind} from {lowest}" if lowest > 1 else f"{kind} above 0"
 
     def number(text: str) -> int:
-        if not text.isdecimal() or not lowest <= int(text) <= (highest or int(text)) or int(text) % multiple_of:
+        if not text.isdecimal() or not lowest <= int(text) <= (int(text) if highest is None else highest) or int(text) % multiple_of:
             raise argparse.ArgumentTypeError(f"{text!r} is not {limits}")
         return int(text)
 
     return number
+
+
+def number(lowest: float = 0.0, below: float | None = None, above: bool = False) -> Callable[[str], float]:
+    """The type of an argument that measures something: finite, and `lowest` or more, or `above` it."""
+    limits = f"a number {'above' if above else 'from'} {lowest:g}{f' on, below {below:g}' if below is not None else ''}"
+
+    def value(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        too_low = found <= lowest if above else found < lowest
+        if not math.isfinite(found) or too_low or (below is not None and found >= below):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {limits}")
+        return found
+
+    return value
 
 
 def data_directory(args: argparse.Namespace, program: str) -> str:

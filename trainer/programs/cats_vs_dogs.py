@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, whole_number
+from trainer.programs import GENERATED, Shard, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,8 +60,12 @@ def arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--width", type=whole_number(8, multiple_of=8), default=32, help="filters of the first convolution; every stage doubles them"
     )
-    parser.add_argument("--dropout", type=float, default=0.2, help="share of the pooled features that a training step leaves out")
-    parser.add_argument("--learning-rate", type=float, default=0.002, help="of the Adam optimizer, for one replica; it decays to 0")
+    parser.add_argument(
+        "--dropout", type=number(below=1.0), default=0.2, help="share of the pooled features that a training step leaves out"
+    )
+    parser.add_argument(
+        "--learning-rate", type=number(above=True), default=0.002, help="of the Adam optimizer, for one replica; it decays to 0"
+    )
     parser.add_argument(
         "--augment",
         action=argparse.BooleanOptionalAction,

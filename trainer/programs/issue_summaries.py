@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, whole_number
+from trainer.programs import GENERATED, Shard, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import random
@@ -47,7 +47,7 @@ ROWS = 512  # that are cleaned at once
 def arguments(parser: argparse._ArgumentGroup) -> None:
     even = whole_number(2, 10_000, multiple_of=2)  # half of it is for each direction of reading
     parser.add_argument("--units", type=even, default=64, help="numbers that stand for a word, and for what was read and written so far")
-    parser.add_argument("--learning-rate", type=float, default=0.003, help="of the Adam optimizer; falls to 0 by a cosine")
+    parser.add_argument("--learning-rate", type=number(above=True), default=0.003, help="of the Adam optimizer; falls to 0 by a cosine")
 
 
 # ----------------------------------------------------------------------------------------------------- the model

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory
+from trainer.programs import GENERATED, Shard, data_directory, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,9 +47,9 @@ def arguments(parser: argparse._ArgumentGroup) -> None:
         help="filters of the first stage; the others have 2 and 4 times as many",
     )
     parser.add_argument(
-        "--learning-rate", type=float, default=0.1, help="of SGD with momentum 0.9, for one replica; it falls along a cosine"
+        "--learning-rate", type=number(above=True), default=0.1, help="of SGD with momentum 0.9, for one replica; it falls along a cosine"
     )
-    parser.add_argument("--weight-decay", type=float, default=1e-4, help="how strongly large weights are pulled towards 0")
+    parser.add_argument("--weight-decay", type=number(), default=1e-4, help="how strongly large weights are pulled towards 0")
     parser.add_argument(
         "--augment", action=argparse.BooleanOptionalAction, default=True, help="move and mirror the training images, at random each time"
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, whole_number
+from trainer.programs import GENERATED, Shard, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +110,9 @@ CROSSES = (
 
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--learning-rate", type=float, default=0.002, help="of the Adam optimizer; it falls to 0 along a cosine")
+    parser.add_argument(
+        "--learning-rate", type=number(above=True), default=0.002, help="of the Adam optimizer; it falls to 0 along a cosine"
+    )
     parser.add_argument(
         "--cross-buckets", type=whole_number(), default=2000, help="classes into which each combination of values is hashed"
     )
@@ -189,10 +191,10 @@ def features(args: argparse.Namespace) -> Callable[[dict[str, Any]], dict[str, A
 
     def apply(fields: dict[str, Any]) -> dict[str, Any]:
         amounts, values = [], {}
-        for name, number in NUMBERS.items():
+        for name, kind in NUMBERS.items():
             missing = tf.math.is_nan(fields[name])
-            amount = tf.math.log1p(tf.maximum(fields[name], 0.0)) if number.logarithm else fields[name]
-            amounts.append(tf.where(missing, number.mean, amount))
+            amount = tf.math.log1p(tf.maximum(fields[name], 0.0)) if kind.logarithm else fields[name]
+            amounts.append(tf.where(missing, kind.mean, amount))
             values[name] = tf.where(missing, tf.constant(0, tf.int64), discretized[name](fields[name]) + 1)
         for name, (first, last) in CODES.items():
             known = (fields[name] >= first) & (fields[name] <= last)  # which NaN is not
