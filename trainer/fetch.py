@@ -18,7 +18,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,18 +124,27 @@ def place(scratch: Path, *what: str | int | None) -> Path:
 
 def kept_file(source: str, scratch: Path, sha256: str | None = None) -> Path:
     """A file from anywhere, in its place in such a folder."""
-    return fetch(source, place(scratch, source, sha256) / name_of(source), sha256)
+    return fetch(source, _place_of(source, scratch, sha256) / name_of(source), sha256)
 
 
 def kept_folder(source: str, scratch: Path, sha256: str | None = None) -> Path:
     """What an archive from anywhere holds, in its place in such a folder."""
-    folder = place(scratch, source, sha256)
+    folder = _place_of(source, scratch, sha256)
     if not folder.exists():
         archive = fetch(source, scratch / f"{folder.name}-{name_of(source)}", sha256)
         print("unpacking", flush=True)
         unpack(archive, folder)
         archive.unlink()  # all of it is in the folder, and scratch may be small
     return folder
+
+
+def _place_of(source: str, scratch: Path, sha256: str | None) -> Path:
+    what: list[str | int | None] = [source, sha256]
+    if sha256 is None and not source.startswith(("http://", "https://")):
+        with suppress(tf.errors.OpError):  # which fetching it will say
+            found = tf.io.gfile.stat(source)
+            what += [found.length, found.mtime_nsec]  # it may have been written anew
+    return place(scratch, *what)
 
 
 def checksum(path: Path) -> str:

@@ -156,6 +156,21 @@ def test_progress_shows_a_short_name(address: str, tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == "file: 1.0 MB, done\n"
 
 
+def test_what_is_kept_is_of_the_same_source_and_not_of_one_with_its_name(address: str, tmp_path: Path) -> None:
+    from trainer.fetch import kept_file
+
+    right = hashlib.sha256(CONTENT).hexdigest()
+    kept = {kept_file(f"{address}/file", tmp_path / "scratch", sha256) for sha256 in (None, right, None, right)}
+    assert (len(kept), len(Server.asked)) == (2, 2)
+    for text in ("one", "three"):  # the same path, written anew
+        (tmp_path / "file").write_text(text)
+        for _ in range(2):
+            assert kept_file(str(tmp_path / "file"), tmp_path / "scratch").read_text() == text
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("four")
+    assert kept_file(str(tmp_path / "other" / "file"), tmp_path / "scratch").read_text() == "four"
+
+
 def test_another_file_than_the_one_that_was_meant_is_not_kept(address: str, tmp_path: Path) -> None:
     from trainer.fetch import fetch
 
