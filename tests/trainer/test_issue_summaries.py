@@ -370,14 +370,26 @@ def test_only_words_count() -> None:
     import numpy as np
 
     loss, accuracy = program.over_words()
-    labels = np.array([[1, 3, 0], [3, 0, 0]])
-    shares = np.array([[[0.1, 0.5, 0.2, 0.2], [0.1, 0.2, 0.6, 0.1], [0.97, 0.01, 0.01, 0.01]], [[0.05, 0.05, 0.1, 0.8]] * 3])
+    labels = np.array([[4, 3, 0], [3, 0, 0]])
+    shares = np.array(
+        [[[0.1, 0.1, 0.1, 0.2, 0.5], [0.1, 0.2, 0.5, 0.1, 0.1], [0.96, 0.01, 0.01, 0.01, 0.01]], [[0.02, 0.03, 0.05, 0.8, 0.1]] * 3]
+    )
     each = loss().call(labels, np.log(shares).astype(np.float32)).numpy()
     assert each == pytest.approx([-(np.log(0.5) + np.log(0.1)) / 2, -np.log(0.8)], rel=1e-5)
     figure = accuracy()
     figure.update_state(labels, np.log(shares))
     assert figure.name == "token_accuracy"
     assert float(figure.result()) == pytest.approx(2 / 3)
+
+
+def test_an_unknown_word_is_never_right() -> None:
+    """The served model does not write it: a title of one is a title that is not found."""
+    import numpy as np
+
+    labels = np.array([[program.UNKNOWN, program.END, program.PADDING]])
+    logits = np.eye(5, dtype=np.float32)[labels]
+    words, right = program.right_words(labels, logits)
+    assert (words.numpy().tolist(), right.numpy().tolist()) == ([[1, 1, 0]], [[0, 1, 0]])
 
 
 def test_the_decoder_sees_nothing_of_what_it_is_to_guess(folder: Path) -> None:
@@ -418,7 +430,10 @@ def constant_guess(args: argparse.Namespace) -> tuple[float, float]:
                 after_word[title[place - 1] if place else program.START][word] += 1
     pairs = [(place, title[place - 1] if place else program.START, word) for title in test for place, word in enumerate(title) if word]
     right = [
-        (at_place[place].most_common(1)[0][0] == word, after_word[before].most_common(1)[0][0] == word) for place, before, word in pairs
+        (at_place[place].most_common(1)[0][0] == word, after_word[before].most_common(1)[0][0] == word)
+        if word != program.UNKNOWN
+        else (False, False)
+        for place, before, word in pairs
     ]
     return sum(a for a, _ in right) / len(right), sum(b for _, b in right) / len(right)
 

@@ -101,12 +101,15 @@ def guesses(layer: Layers, decoded: Any, states: Any, mask: Any) -> Any:
 
 
 def right_words(labels: Any, logits: Any) -> tuple[Any, Any]:
-    """Where a title has words (or its end), and where the guess is the right one: ones and zeros."""
+    """Where a title has words (or its end), and where the guess is the right one: ones and zeros.
+
+    An unknown word counts and is never right, because the served model does not write it.
+    """
     import tensorflow as tf
 
     labels = tf.cast(labels, tf.int64)
-    words = tf.not_equal(labels, PADDING)
-    return tf.cast(words, tf.float32), tf.cast(words & tf.equal(labels, tf.argmax(logits, -1)), tf.float32)
+    words, known = tf.not_equal(labels, PADDING), tf.greater(labels, UNKNOWN)
+    return tf.cast(words, tf.float32), tf.cast(known & tf.equal(labels, tf.argmax(logits, -1)), tf.float32)
 
 
 @functools.cache
