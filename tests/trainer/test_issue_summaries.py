@@ -33,6 +33,7 @@ def prepared(directory: Path | str, *words: str) -> argparse.Namespace:
 
 
 def training(directory: Path | str | None) -> argparse.Namespace:
+    program.described.cache_clear()
     words = ["--program=issue_summaries", "--checkpoint-dir=-", "--log-dir=-", "--model-dir=-"]
     return arguments.parser("issue_summaries").parse_args([*words, *([f"--data-dir={directory}"] if directory else [])])
 
@@ -216,9 +217,20 @@ def test_without_data_it_is_said_how_to_get_some(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_or_missing_is_named(copy: Path, name: str) -> None:
     whole = (copy / name).read_bytes()
     (copy / name).write_bytes(whole[:-5])
-    refused(copy, f"{copy}/{name} ends at byte {len(whole) - 5} and not at {len(whole)}")
+    refused(copy, f"{copy}/{name} ends at byte {len(whole) - 5} and was prepared to end at byte {len(whole)}")
     (copy / name).unlink()
     refused(copy, f"there is no {copy}/{name}")
+
+
+def test_files_are_looked_at_once_per_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each evaluation asks for the data sets again, and each look at a file of a bucket is a request."""
+    import tensorflow as tf
+
+    args, stat, asked = training(folder), tf.io.gfile.stat, []
+    monkeypatch.setattr(tf.io.gfile, "stat", lambda path: (asked.append(path), stat(path))[1])
+    for _ in range(3):
+        program.datasets(args, Shard())
+    assert len(asked) == 12
 
 
 def test_a_foreign_file_is_named(copy: Path) -> None:

@@ -55,6 +55,7 @@ def prepared(directory: Path | str, **options: Any) -> int:
 
 
 def parsed(directory: Path | str, *words: str) -> argparse.Namespace:
+    taxi_tips.described.cache_clear()
     places = ["--checkpoint-dir=-", "--log-dir=-", "--model-dir=-"]
     return arguments.parser("taxi_tips").parse_args(["--program=taxi_tips", f"--data-dir={directory}", *places, *words])
 
@@ -236,7 +237,10 @@ def test_another_checksum_leaves_what_was_there(copy: Path, capsys: pytest.Captu
     assert prepared(copy, source=export, sha256="0" * 64) == CONFIGURATION_ERROR
     assert "has the checksum" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
-    assert prepared(copy, source=export, sha256=hashlib.sha256(export.read_bytes()).hexdigest()) == 0
+    right = hashlib.sha256(export.read_bytes()).hexdigest()
+    assert prepared(copy, source=export, sha256=right, scratch=tmp_path / "scratch") == 0
+    export.unlink()
+    assert prepared(copy, source=export, sha256=right, scratch=tmp_path / "scratch") == 0, "it was kept"
 
 
 def test_the_preparation_explains_itself_and_refuses_what_it_cannot_use() -> None:
@@ -334,6 +338,17 @@ def test_without_data_it_says_what_to_write(tmp_path: Path) -> None:
         taxi_tips.datasets(parsed(tmp_path), Shard())
 
 
+def test_files_are_looked_at_once_per_process(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each evaluation asks for the data sets again, and each look at a file of a bucket is a request."""
+    import tensorflow as tf
+
+    args, stat, asked = parsed(data), tf.io.gfile.stat, []
+    monkeypatch.setattr(tf.io.gfile, "stat", lambda path: (asked.append(path), stat(path))[1])
+    for _ in range(3):
+        taxi_tips.datasets(args, Shard())
+    assert len(asked) == 5
+
+
 def test_what_is_not_as_it_was_prepared_is_not_read(copy: Path) -> None:
     file = copy / "train-00002-of-00004.csv"
     whole = file.read_bytes()
@@ -347,7 +362,7 @@ def test_what_is_not_as_it_was_prepared_is_not_read(copy: Path) -> None:
     file.write_bytes(whole.replace(b"fare", b"fair", 1))
     refused(f"{file}: line 1 (at byte 0) does not name the columns of prepared taxi trips")
     file.unlink()
-    refused(f"there is no {file}, though manifest.json names it")
+    refused(f"there is no {file}; prepare the data")
     for text in ("{", "[]", '{"train": {}}', '{"train": {}, "test": {}}', '{"train": {"a": {}}, "test": {"a": 1}}'):
         (copy / "manifest.json").write_text(text)
         refused(f"{copy}/manifest.json is not a manifest of taxi trips")

@@ -80,6 +80,20 @@ def number(lowest: float = 0.0, below: float | None = None, above: bool = False)
     return value
 
 
+def add_fetch_arguments(parser: argparse._ArgumentGroup, published: bool = False) -> None:
+    """Of a preparation that fetches one file. `published`: whether its checksum is known."""
+    default = "that of the published one, and none for another source" if published else "none"
+    parser.add_argument("--sha256", help=f"checksum that the source must have; default: {default}")
+    parser.add_argument(
+        "--scratch", help="a folder on this disk that keeps what was fetched, by its source and checksum; default: one that is removed"
+    )
+
+
+def checksum(args: argparse.Namespace, source: str, sha256: str) -> str | None:
+    """The one that is asked for, or where the data comes from `source`, the published one."""
+    return args.sha256 or (sha256 if args.source.rstrip("/") == source else None)
+
+
 def data_directory(args: argparse.Namespace, program: str) -> str:
     """Where a program reads whose data does not come with it."""
     if not args.data_dir:

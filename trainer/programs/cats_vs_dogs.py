@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, number, whole_number
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, checksum, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,10 +87,7 @@ def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
         type=whole_number(),
         help="that make shards at the same time; default: as many as there are cores, one for few pictures",
     )
-    parser.add_argument(
-        "--sha256", help="checksum that the archive must have; default: that of the published one, and none for another source"
-    )
-    parser.add_argument("--scratch", help="a local folder for what is downloaded, which stays to go on from; default: one that is removed")
+    add_fetch_arguments(parser, published=True)
 
 
 # ----------------------------------------------------------------------------------------------------- the model
@@ -286,19 +283,16 @@ def described(directory: str) -> Manifest:
 
 def check(directory: str, file: RecordFile, record_bytes: int) -> None:
     """A file's length and its first header, which is little to read; where these are wrong, the place."""
-    import tensorflow as tf
+    from trainer import files
 
     path = _at(directory, file.name)
-    try:
-        size = tf.io.gfile.stat(path).length
-    except tf.errors.NotFoundError:
-        raise ConfigurationError(f"there is no {path}; prepare the data again (data_prep), or correct data_dir") from None
+    head, size = files.beginning(path, LENGTH)
     if size != file.bytes:
         found = sum(1 for _ in walk(path, size))
         raise ConfigurationError(
             f"{path} ends at byte {size} after {found} records, and {file.examples} in {file.bytes} bytes were written; prepare the data again"
         )
-    if next(walk(path, size)) != record_bytes:
+    if int.from_bytes(head, "little") != record_bytes:
         raise ConfigurationError(f"{path} has no record of such a picture at byte 0; prepare the data again, or correct data_dir")
 
 
@@ -402,16 +396,12 @@ def brought(args: argparse.Namespace, scratch: Path) -> str:
         return str(folder)
     if not args.source.startswith(("http://", "https://")) and tf.io.gfile.isdir(args.source):
         return str(args.source)
-    return str(fetch.kept_folder(args.source, scratch, checksum(args)))
-
-
-def checksum(args: argparse.Namespace) -> str | None:
-    return args.sha256 or (SHA256 if args.source == SOURCE else None)
+    return str(fetch.kept_folder(args.source, scratch, checksum(args, SOURCE, SHA256)))
 
 
 def origin(args: argparse.Namespace) -> list[str | int | None]:
     """What tells one source from another."""
-    return [args.source, *((args.examples, args.seed) if args.source == GENERATED else (checksum(args),))]
+    return [args.source, *((args.examples, args.seed) if args.source == GENERATED else (checksum(args, SOURCE, SHA256),))]
 
 
 def listed(folder: str) -> tuple[str, list[str], list[Picture]]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, number, whole_number
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import random
@@ -274,10 +274,14 @@ class Manifest:
 
 
 def manifest(args: argparse.Namespace) -> Manifest:
+    return described(data_directory(args, "issue_summaries"))
+
+
+@functools.cache  # once per process: the data does not change while it is trained on, and asking a bucket takes time
+def described(directory: str) -> Manifest:
     """Read and held against the files that are there: their sizes and how they begin."""
     from trainer import files
 
-    directory = data_directory(args, "issue_summaries")
     path = f"{directory}/{MANIFEST}"
     try:
         found = Manifest(directory=directory, **json.loads(files.read_bytes(path)))
@@ -290,18 +294,11 @@ def manifest(args: argparse.Namespace) -> Manifest:
 
 
 def check(path: str, size: int) -> None:
-    """Only the size and the first bytes, because every task does it. A TFRecord file begins with a length and its checksum."""
-    import tensorflow as tf
+    """A TFRecord file begins with a length and its checksum; one without records is empty."""
+    from trainer import files
 
-    try:
-        there = tf.io.gfile.stat(path).length
-        with tf.io.gfile.GFile(path, "rb") as file:
-            head = file.read(12) if path.endswith(".tfrecord") else b""
-    except tf.errors.NotFoundError:
-        raise ConfigurationError(f"there is no {path}; prepare the data again") from None
-    if there != size:
-        raise ConfigurationError(f"{path} ends at byte {there} and not at {size} as {MANIFEST} says; prepare the data again")
-    if head and (len(head) < 12 or struct.unpack("<I", head[8:])[0] != masked_checksum(head[:8])):
+    head, _ = files.beginning(path, 12, size)
+    if path.endswith(".tfrecord") and head and (len(head) < 12 or struct.unpack("<I", head[8:])[0] != masked_checksum(head[:8])):
         raise ConfigurationError(f"{path} is no TFRecord file: at byte 0 there is no length of a record; prepare the data again")
 
 
@@ -367,8 +364,7 @@ def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
         "--test-percent", type=whole_number(1, 50), default=10, help="how much is kept for testing; which issues, their address says"
     )
     parser.add_argument("--limit", type=whole_number(2, 10**12), help="take only so many issues, the first ones; default: all")
-    parser.add_argument("--sha256", help="the checksum that the source must have; default: none is asked for")
-    parser.add_argument("--scratch", help="a folder on this disk that keeps what was downloaded; default: one that is removed")
+    add_fetch_arguments(parser)
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -384,6 +380,7 @@ def prepare(args: argparse.Namespace) -> None:
         written = write_examples(args, table, folder)
         write_manifest(args, folder, sizes, written)
         publish(folder.iterdir(), args.data_dir, last=MANIFEST)
+    described.cache_clear()
     manifest(args)  # what arrived is what was sent
     print(f"{sum(written.values()):,} issues are in {args.data_dir}", flush=True)
 

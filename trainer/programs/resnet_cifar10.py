@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, number
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, checksum, data_directory, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -162,15 +162,10 @@ def augment(args: argparse.Namespace, images: Any, labels: Any) -> tuple[Any, An
 
 def records_in(path: str, name: str | None = None, remedy: str = "prepare the data again") -> int:
     """How many records a file has, told by its size and its first label: a start should not read it all."""
-    import tensorflow as tf
+    from trainer import files
 
     name = name or path
-    try:
-        size = int(tf.io.gfile.stat(path).length)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            label = file.read(1)
-    except tf.errors.NotFoundError:
-        raise ConfigurationError(f"there is no {name}; prepare the data (data_prep), or correct data_dir") from None
+    label, size = files.beginning(path, 1)
     if label and label[0] > 9:
         raise ConfigurationError(f"{name} is not in CIFAR-10's binary format: at byte 0 is {label[0]} and no label from 0 to 9; {remedy}")
     if size % RECORD or not size:
@@ -184,10 +179,7 @@ def records_in(path: str, name: str | None = None, remedy: str = "prepare the da
 
 
 def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--sha256", help="the archive's checksum; default: that of the published one, and none for another source")
-    parser.add_argument(
-        "--scratch", help="a folder that keeps an archive with a checksum, so that a download that was interrupted goes on; default: none"
-    )
+    add_fetch_arguments(parser, published=True)
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -210,7 +202,7 @@ def bring(args: argparse.Namespace, temporary: Path) -> Path:
     from trainer.fetch import fetch, kept_folder
 
     source = args.source.rstrip("/")
-    sha256 = args.sha256 or (SHA256 if source == SOURCE else None)
+    sha256 = checksum(args, SOURCE, SHA256)
     if source.startswith(("http://", "https://")) or not tf.io.gfile.isdir(source):
         unpacked = kept_folder(source, Path(args.scratch or temporary), sha256)
         return unpacked / FOLDER if (unpacked / FOLDER).is_dir() else unpacked

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import io
 import json
 import math
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, number, whole_number
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -217,10 +218,8 @@ def features(args: argparse.Namespace) -> Callable[[dict[str, Any]], dict[str, A
 
 
 def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
-    directory = data_directory(args, "taxi_tips")
-    parts = manifest(directory)
-    train = dataset(args, checked(directory, parts["train"]), shard)
-    return train, dataset(args, checked(directory, parts["test"]), Shard())
+    files = described(data_directory(args, "taxi_tips"))
+    return dataset(args, files["train"], shard), dataset(args, files["test"], Shard())
 
 
 def dataset(args: argparse.Namespace, files: dict[str, int], shard: Shard) -> Any:
@@ -251,69 +250,60 @@ def dataset(args: argparse.Namespace, files: dict[str, int], shard: Shard) -> An
     return data.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def manifest(directory: str) -> dict[str, dict[str, dict[str, int]]]:
-    """Which files there are, with their sizes in bytes and trips. It is written last: without it the rest is not whole."""
+@functools.cache  # once per process: the data does not change while it is trained on, and asking a bucket takes time
+def described(directory: str) -> dict[str, dict[str, int]]:
+    """The paths of each part's files and how many trips each has, after a look at their sizes and first lines; `prepare` looked at all of it.
+
+    The manifest is written last: without it the rest is not whole.
+    """
     from trainer import files
 
     path = f"{directory}/{MANIFEST}"
-    text = files.read_text(path)
-    if text is None:
-        raise ConfigurationError(f"there is no {path}, so there is no whole data; prepare the data (data_prep), or correct data_dir")
     try:
-        found = json.loads(text)
+        found = json.loads(files.read_bytes(path))
         parts = {part: {name: {key: int(file[key]) for key in ("trips", "bytes")} for name, file in found[part].items()} for part in PARTS}
-        if all(parts.values()):
-            return parts
+        if not all(parts.values()):
+            raise ValueError("no files")
     except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise ConfigurationError(f"{path} is not a manifest of taxi trips; prepare the data again")
-
-
-def checked(directory: str, parts: dict[str, dict[str, int]]) -> dict[str, int]:
-    """The paths of files and how many trips each has, after a look at their sizes and first lines; `prepare` looked at all of it."""
-    import tensorflow as tf
-
-    for name, part in parts.items():
-        path = f"{directory}/{name}"
-        try:
-            size = tf.io.gfile.stat(path).length
-            with tf.io.gfile.GFile(path, "rb") as file:
-                begin = file.read(len(HEADER))
-        except tf.errors.NotFoundError:
-            raise ConfigurationError(f"there is no {path}, though {MANIFEST} names it; prepare the data again") from None
-        if begin != HEADER:
-            raise ConfigurationError(f"{path}: line 1 (at byte 0) does not name the columns of prepared taxi trips; prepare the data again")
-        if size != part["bytes"]:
-            raise ConfigurationError(f"{path} ends at byte {size} and was prepared to end at byte {part['bytes']}; prepare the data again")
-    return {f"{directory}/{name}": part["trips"] for name, part in parts.items()}
+        raise ConfigurationError(f"{path} is not a manifest of taxi trips; prepare the data again") from None
+    for name, of_it in {**parts["train"], **parts["test"]}.items():
+        head, _ = files.beginning(f"{directory}/{name}", len(HEADER), of_it["bytes"])
+        if head != HEADER:
+            raise ConfigurationError(
+                f"{directory}/{name}: line 1 (at byte 0) does not name the columns of prepared taxi trips; prepare the data again"
+            )
+    return {part: {f"{directory}/{name}": of_it["trips"] for name, of_it in parts[part].items()} for part in PARTS}
 
 
 # ------------------------------------------------------------------------------------------------------ the data
 
 
 def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--sha256", help="the checksum that the source must have; default: none, because the city's export changes")
+    add_fetch_arguments(parser)
     parser.add_argument(
         "--shards", type=whole_number(highest=1000), default=8, help="files of training data; best a multiple of the workers; default: 8"
     )
 
 
 def prepare(args: argparse.Namespace) -> None:
-    from trainer.fetch import fetch, publish
+    from trainer.fetch import kept_file, publish
 
-    with tempfile.TemporaryDirectory() as scratch:
-        export = Path(scratch) / "export.csv"
+    if args.scratch:
+        Path(args.scratch).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
         if args.source == GENERATED:
+            export = Path(temporary) / "export.csv"
             with export.open("w", newline="", encoding="utf-8") as file:
                 file.writelines(generated(args.examples, args.seed))
         else:
-            fetch(args.source, export, args.sha256)
-        folder = Path(scratch) / "parts"
+            export = kept_file(args.source, Path(args.scratch or temporary), args.sha256)
+        folder = Path(temporary) / "parts"
         folder.mkdir()
         parts, left_out = split(trips(export, args.source), folder, args.shards, args.source)
         (folder / MANIFEST).write_text(json.dumps(parts, indent=1) + "\n")
         publish(folder.iterdir(), args.data_dir, last=MANIFEST)
     remove_others(args.data_dir.rstrip("/"), parts)
+    described.cache_clear()
     train, test = (sum(part["trips"] for part in parts[name].values()) for name in PARTS)
     without = f"; without a word on tips, and left out: {left_out:,}" if left_out else ""
     print(f"{train:,} trips to train with and {test:,} to test with are in {args.data_dir}{without}", flush=True)
