@@ -84,7 +84,7 @@ def add_training_arguments(result: argparse.ArgumentParser) -> None:
     )
     training.add_argument("--shuffle", type=programs.whole_number(), default=10_000, help="examples among which the next one is drawn")
     training.add_argument(
-        "--warmup-epochs", type=float, default=1.0, help="in which the learning rate rises to that of all replicas together"
+        "--warmup-epochs", type=programs.number(), default=1.0, help="in which the learning rate rises to that of all replicas together"
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +29,42 @@ def read_bytes(path: str) -> bytes:
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read())
     except tf.errors.NotFoundError:
-        raise ConfigurationError(f"there is no {path}; prepare the data (data_prep), or correct data_dir") from None
+        raise _missing(path) from None
+
+
+def beginning(path: str, count: int, size: int | None = None) -> tuple[bytes, int]:
+    """A file's first bytes and its length, which is little to read for every task that starts. `size`: the length that it was prepared with."""
+    try:
+        found = int(tf.io.gfile.stat(path).length)
+        with tf.io.gfile.GFile(path, "rb") as file:
+            head = bytes(file.read(count))
+    except tf.errors.NotFoundError:
+        raise _missing(path) from None
+    if size is not None and found != size:
+        raise ConfigurationError(f"{path} ends at byte {found} and was prepared to end at byte {size}; prepare the data again")
+    return head, found
+
+
+def _missing(path: str) -> ConfigurationError:
+    return ConfigurationError(f"there is no {path}; prepare the data (data_prep), or correct data_dir")
+
+
+def unpacked(path: str, shown: str) -> bytes:
+    """What is in a file, whether it is packed or not: the name does not say it reliably, since some servers unpack what they send.
+
+    `shown`: what to name in place of a copy.
+    """
+    data = read_bytes(path)
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    stream = io.BytesIO(data)
+    try:
+        return gzip.GzipFile(fileobj=stream).read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(
+            f"{shown} is no whole gzip file: it cannot be unpacked up to byte {stream.tell()} of {len(data)} ({error}); "
+            "prepare the data again from a whole copy"
+        ) from None
 
 
 def write_bytes(path: str, data: bytes) -> None:

@@ -107,7 +107,7 @@ def test_generated_pictures_are_in_the_published_layout_and_all_of_them_are_in_t
     assert set(expected) <= found
 
 
-@pytest.mark.parametrize("count", [1, 3, 11])  # 8 files: whole files for three workers, records for eleven
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 11])  # 8 files: whole files for one and four workers, records for the others
 def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(pets: Pets, count: int) -> None:
     args = settings(pets[0])
     parts = []
@@ -120,6 +120,7 @@ def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(pets: Pet
     train, test = cats_vs_dogs.datasets(args, Shard())
     assert sorted(whole) == sorted(read(train))
     assert len(set(whole)) == len(whole), "no picture twice"
+    assert max(map(len, parts)) - min(map(len, parts)) <= 8, "equally many, but for one of each file"
     assert not set(whole) & set(read(test))
     assert 0.15 < int(test.cardinality()) / 1200 < 0.25
 

@@ -33,6 +33,7 @@ def prepared(directory: Path | str, *words: str) -> argparse.Namespace:
 
 
 def training(directory: Path | str | None) -> argparse.Namespace:
+    program.described.cache_clear()
     words = ["--program=issue_summaries", "--checkpoint-dir=-", "--log-dir=-", "--model-dir=-"]
     return arguments.parser("issue_summaries").parse_args([*words, *([f"--data-dir={directory}"] if directory else [])])
 
@@ -157,7 +158,7 @@ def test_the_text_of_the_test_issues_is_kept(folder: Path, table: Path) -> None:
     assert found == Counter((issue.body, issue.title) for issue in issues(table) if issue.is_test(10))
 
 
-@pytest.mark.parametrize("count", [3, 11])
+@pytest.mark.parametrize("count", [3, 4, 5, 11])
 def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(folder: Path, count: int) -> None:
     args = training(folder)
     whole, test = program.datasets(args, Shard())
@@ -165,8 +166,17 @@ def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(folder: P
     found = [of(part) for part in parts]
     assert sum((Counter(part) for part in found), Counter()) == Counter(of(whole))
     assert [int(part.cardinality()) for part in parts] == [len(part) for part in found]
-    assert max(map(len, found)) - min(map(len, found)) <= 300, "about equally many"
+    assert max(map(len, found)) - min(map(len, found)) <= 8, "equally many, but for one of each file"
     assert not {body for body, _ in of(whole)} & {body for body, _ in of(test)}
+
+
+def test_files_are_read_in_the_same_turns_on_every_machine(folder: Path) -> None:
+    """One issue of each, however many cores there are: workers of a coordinator each keep every so many of what all of them read."""
+    data = program.manifest(training(folder))
+    files = [dataclasses.replace(data, files={name: data.files[name]}) for name in data.of("train")]
+    singly = [of(program.examples(file, "train", Shard())) for file in files]
+    together = of(program.examples(data, "train", Shard()))
+    assert together[:24] == [file[turn] for turn in range(3) for file in singly]
 
 
 def test_the_same_seed_makes_the_same_files_and_another_one_others(folder: Path, tmp_path: Path) -> None:
@@ -207,9 +217,20 @@ def test_without_data_it_is_said_how_to_get_some(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_or_missing_is_named(copy: Path, name: str) -> None:
     whole = (copy / name).read_bytes()
     (copy / name).write_bytes(whole[:-5])
-    refused(copy, f"{copy}/{name} ends at byte {len(whole) - 5} and not at {len(whole)}")
+    refused(copy, f"{copy}/{name} ends at byte {len(whole) - 5} and was prepared to end at byte {len(whole)}")
     (copy / name).unlink()
     refused(copy, f"there is no {copy}/{name}")
+
+
+def test_files_are_looked_at_once_per_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each evaluation asks for the data sets again, and each look at a file of a bucket is a request."""
+    import tensorflow as tf
+
+    args, stat, asked = training(folder), tf.io.gfile.stat, []
+    monkeypatch.setattr(tf.io.gfile, "stat", lambda path: (asked.append(path), stat(path))[1])
+    for _ in range(3):
+        program.datasets(args, Shard())
+    assert len(asked) == 12
 
 
 def test_a_foreign_file_is_named(copy: Path) -> None:
@@ -284,7 +305,22 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_the_published_archive_becomes_the_same_data(folder: Path, published: Path, tmp_path: Path) -> None:
     prepared(tmp_path / "data", f"--source={published}", "--body-length=40", "--title-length=8", f"--scratch={tmp_path}/scratch")
     assert content(tmp_path / "data") == content(folder)
-    assert sorted(path.name for path in (tmp_path / "scratch").iterdir()) == ["github-issues.zip", "github-issues.zip.unpacked"]
+    (kept,) = (tmp_path / "scratch").iterdir()
+    assert (kept / "github_issues.csv").exists()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_kept_is_not_taken_for_another_source_of_the_same_name(tmp_path: Path, packed: bool) -> None:
+    for count in (50, 60):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        source = program.generated(folder / "issues.csv", count, 1)
+        if packed:
+            with zipfile.ZipFile(folder / "issues.zip", "w") as zipped:
+                zipped.write(source, "issues.csv")
+            source = folder / "issues.zip"
+        args = prepared(folder / "data", f"--source={source}", f"--scratch={tmp_path}/scratch")
+        assert sum(int(part.cardinality()) for part in program.datasets(args, Shard())) == count
 
 
 def test_a_limit_takes_the_first_issues(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,14 +382,26 @@ def test_only_words_count() -> None:
     import numpy as np
 
     loss, accuracy = program.over_words()
-    labels = np.array([[1, 3, 0], [3, 0, 0]])
-    shares = np.array([[[0.1, 0.5, 0.2, 0.2], [0.1, 0.2, 0.6, 0.1], [0.97, 0.01, 0.01, 0.01]], [[0.05, 0.05, 0.1, 0.8]] * 3])
+    labels = np.array([[4, 3, 0], [3, 0, 0]])
+    shares = np.array(
+        [[[0.1, 0.1, 0.1, 0.2, 0.5], [0.1, 0.2, 0.5, 0.1, 0.1], [0.96, 0.01, 0.01, 0.01, 0.01]], [[0.02, 0.03, 0.05, 0.8, 0.1]] * 3]
+    )
     each = loss().call(labels, np.log(shares).astype(np.float32)).numpy()
     assert each == pytest.approx([-(np.log(0.5) + np.log(0.1)) / 2, -np.log(0.8)], rel=1e-5)
     figure = accuracy()
     figure.update_state(labels, np.log(shares))
     assert figure.name == "token_accuracy"
     assert float(figure.result()) == pytest.approx(2 / 3)
+
+
+def test_an_unknown_word_is_never_right() -> None:
+    """The served model does not write it: a title of one is a title that is not found."""
+    import numpy as np
+
+    labels = np.array([[program.UNKNOWN, program.END, program.PADDING]])
+    logits = np.eye(5, dtype=np.float32)[labels]
+    words, right = program.right_words(labels, logits)
+    assert (words.numpy().tolist(), right.numpy().tolist()) == ([[1, 1, 0]], [[0, 1, 0]])
 
 
 def test_the_decoder_sees_nothing_of_what_it_is_to_guess(folder: Path) -> None:
@@ -394,7 +442,10 @@ def constant_guess(args: argparse.Namespace) -> tuple[float, float]:
                 after_word[title[place - 1] if place else program.START][word] += 1
     pairs = [(place, title[place - 1] if place else program.START, word) for title in test for place, word in enumerate(title) if word]
     right = [
-        (at_place[place].most_common(1)[0][0] == word, after_word[before].most_common(1)[0][0] == word) for place, before, word in pairs
+        (at_place[place].most_common(1)[0][0] == word, after_word[before].most_common(1)[0][0] == word)
+        if word != program.UNKNOWN
+        else (False, False)
+        for place, before, word in pairs
     ]
     return sum(a for a, _ in right) / len(right), sum(b for _, b in right) / len(right)
 

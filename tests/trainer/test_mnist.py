@@ -238,6 +238,27 @@ def test_the_last_of_four_files_that_is_wrong_leaves_nothing(
     assert not (tmp_path / "target").exists()
 
 
+@pytest.mark.parametrize("count", range(len(NAMES)))
+def test_a_preparation_that_is_killed_does_not_leave_new_images_with_old_labels(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    from trainer import fetch
+
+    put, done = fetch.put, []
+
+    def killed(*words: Any) -> None:
+        if len(done) == count:
+            raise KeyboardInterrupt
+        done.append(words)
+        put(*words)
+
+    monkeypatch.setattr(fetch, "put", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(copy, "--source=generated", f"--examples={EXAMPLES}", "--seed=2")
+    with pytest.raises(ConfigurationError, match=r"there is no (train|t10k)-"):
+        mnist.datasets(training(copy), Shard())
+
+
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare.main(["mnist", f"--data-dir={tmp_path}", f"--source={tmp_path}"]) == CONFIGURATION_ERROR
     assert prepare.main(["mnist", f"--data-dir={tmp_path}", "--source=generated", "--examples=1"]) == CONFIGURATION_ERROR

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -314,6 +315,37 @@ def test_an_archive_without_one_of_its_files(
     assert prepared(tmp_path / "data", f"--source={packed}") == 78
     assert says.format(packed) in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_a_preparation_that_is_killed_does_not_leave_some_of_the_old_files_and_some_of_the_new(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import fetch
+
+    data = Path(shutil.copytree(made, tmp_path / "data"))
+    put, done = fetch.put, []
+
+    def killed(*words: Any) -> None:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(words)
+        put(*words)
+
+    monkeypatch.setattr(fetch, "put", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(data, "--source=generated", f"--examples={EXAMPLES}", "--seed=2")
+    with pytest.raises(cluster.ConfigurationError, match=r"there is no .*\.bin; prepare the data"):
+        resnet_cifar10.datasets(args(data), Shard())
+
+
+def test_what_is_kept_is_not_taken_for_another_source_of_the_same_name(made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert prepared(other, "--source=generated", "--examples=60") == 0
+    for name, folder in (("one", made), ("two", other)):
+        (tmp_path / name).mkdir()
+        packed = archive(folder, tmp_path / name / "cifar.tar.gz")
+        assert prepared(tmp_path / name / "data", f"--source={packed}", f"--scratch={tmp_path / 'scratch'}") == 0
+        assert same(tmp_path / name / "data", folder)
 
 
 def test_too_few_examples_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ CONTENT = bytes(range(256)) * 4000
     [
         (whole_number(), ["1", "10000"], ["0", "-1", "1.5", "", "many"], "a whole number above 0"),
         (whole_number(16), ["16", "17"], ["15"], "a whole number from 16"),
+        (whole_number(0, 0), ["0"], ["1"], "a whole number from 0 to 0"),
         (whole_number(2, 10, multiple_of=2), ["2", "10"], ["0", "3", "12"], "a multiple of 2 from 2 to 10"),
     ],
 )
@@ -45,24 +46,34 @@ def test_numbers_of_arguments(number: Callable[[str], int], taken: list[str], re
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Sends CONTENT, and breaks off in the middle as often as `breaks` says."""
+    """Sends `content`, and breaks off in the middle as often as `breaks` says, or says no with the codes of `refusals` first."""
 
     breaks = 0
+    content = CONTENT
+    version: dict[str, str]
+    refusals: list[int]
     asked: list[str | None]
 
     def do_GET(self) -> None:
+        server = type(self)
         wanted = self.headers.get("Range")
-        type(self).asked.append(wanted)
-        if self.path != "/file":
+        server.asked.append(wanted)
+        if self.path.partition("?")[0] != "/file":
             self.send_error(404, "nothing here")
             return
+        if server.refusals:
+            self.send_error(server.refusals.pop(0), "not now")
+            return
+        if self.headers.get("If-Range", "any") not in {"any", *server.version.values()}:
+            wanted = None
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
         self.send_response(206 if wanted else 200)
-        self.send_header("Content-Length", str(len(CONTENT) - start))
+        for name, value in {"Content-Length": str(len(server.content) - start), **server.version}.items():
+            self.send_header(name, value)
         self.end_headers()
-        rest = CONTENT[start:]
-        if type(self).breaks:
-            type(self).breaks -= 1
+        rest = server.content[start:]
+        if server.breaks:
+            server.breaks -= 1
             rest = rest[: len(rest) // 2]
         self.wfile.write(rest)
 
@@ -75,7 +86,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     from trainer import fetch
 
     monkeypatch.setattr(fetch.time, "sleep", lambda _: None)
-    Server.breaks, Server.asked = 0, []
+    Server.breaks, Server.content, Server.version, Server.refusals, Server.asked = 0, CONTENT, {}, [], []
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -93,6 +104,71 @@ def test_a_download_goes_on_where_it_was_interrupted(address: str, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     fetch(f"{address}/file", tmp_path / "file", hashlib.sha256(CONTENT).hexdigest())
     assert len(Server.asked) == 3, "what is there is not fetched again"
+
+
+@pytest.mark.parametrize("version", [{"ETag": '"1"'}, {"Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}])
+def test_without_a_checksum_the_server_says_whether_it_is_still_the_same_file(
+    address: str, tmp_path: Path, version: dict[str, str]
+) -> None:
+    """Also when another process goes on with it: this one is interrupted for good."""
+    from trainer.fetch import TRIES, fetch
+
+    Server.breaks, Server.version = TRIES, version
+    with pytest.raises(ConfigurationError, match="cannot be downloaded"):
+        fetch(f"{address}/file", tmp_path / "file")
+    there = (tmp_path / "file.part").stat().st_size
+    assert fetch(f"{address}/file", tmp_path / "file").read_bytes() == CONTENT
+    assert Server.asked[-1] == f"bytes={there}-"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+    Server.breaks = TRIES
+    with pytest.raises(ConfigurationError, match="cannot be downloaded"):
+        fetch(f"{address}/file", tmp_path / "changed")
+    Server.content, Server.version = CONTENT[::-1], {name: value.replace("1", "2") for name, value in version.items()}
+    assert fetch(f"{address}/file", tmp_path / "changed").read_bytes() == CONTENT[::-1], "nothing of the file that was there before"
+
+
+@pytest.mark.parametrize("version", [{}, {"ETag": 'W/"1"'}])
+def test_what_nobody_can_compare_is_fetched_from_the_beginning(address: str, tmp_path: Path, version: dict[str, str]) -> None:
+    from trainer.fetch import fetch
+
+    (tmp_path / "file.part").write_bytes(b"of something else")
+    Server.breaks, Server.version = 1, version
+    assert fetch(f"{address}/file", tmp_path / "file").read_bytes() == CONTENT
+    assert Server.asked == [None, None]
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 503])
+def test_a_busy_server_is_asked_again(address: str, tmp_path: Path, code: int) -> None:
+    from trainer.fetch import TRIES, fetch
+
+    Server.refusals = [code] * (TRIES - 1)
+    assert fetch(f"{address}/file", tmp_path / "file").read_bytes() == CONTENT
+    Server.refusals = [code] * TRIES
+    with pytest.raises(ConfigurationError, match=rf"cannot be downloaded \({code} not now\); see that this machine reaches it"):
+        fetch(f"{address}/file", tmp_path / "other")
+
+
+def test_progress_shows_a_short_name(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from trainer.fetch import fetch
+
+    fetch(f"{address}/file?$select=a,b/c&$limit=3", tmp_path / "file")
+    assert capsys.readouterr().out == "file: 1.0 MB, done\n"
+
+
+def test_what_is_kept_is_of_the_same_source_and_not_of_one_with_its_name(address: str, tmp_path: Path) -> None:
+    from trainer.fetch import kept_file
+
+    right = hashlib.sha256(CONTENT).hexdigest()
+    kept = {kept_file(f"{address}/file", tmp_path / "scratch", sha256) for sha256 in (None, right, None, right)}
+    assert (len(kept), len(Server.asked)) == (2, 2)
+    for text in ("one", "three"):  # the same path, written anew
+        (tmp_path / "file").write_text(text)
+        for _ in range(2):
+            assert kept_file(str(tmp_path / "file"), tmp_path / "scratch").read_text() == text
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("four")
+    assert kept_file(str(tmp_path / "other" / "file"), tmp_path / "scratch").read_text() == "four"
 
 
 def test_another_file_than_the_one_that_was_meant_is_not_kept(address: str, tmp_path: Path) -> None:

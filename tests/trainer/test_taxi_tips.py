@@ -55,6 +55,7 @@ def prepared(directory: Path | str, **options: Any) -> int:
 
 
 def parsed(directory: Path | str, *words: str) -> argparse.Namespace:
+    taxi_tips.described.cache_clear()
     places = ["--checkpoint-dir=-", "--log-dir=-", "--model-dir=-"]
     return arguments.parser("taxi_tips").parse_args(["--program=taxi_tips", f"--data-dir={directory}", *places, *words])
 
@@ -224,7 +225,7 @@ def test_where_files_cannot_be_renamed_the_manifest_still_comes_last(monkeypatch
     monkeypatch.setattr(fetch, "put", lambda *words: (seen.append(tf.io.gfile.exists(f"{place}/{taxi_tips.MANIFEST}")), put(*words)))
     for _ in range(2):
         assert prepared(place, source="generated", examples=200, shards=2) == 0
-    assert seen == [False] * 6
+    assert seen == [False] * 8
     train, test = taxi_tips.datasets(parsed(place), Shard())
     assert len(examples(train)) + len(examples(test)) == int(train.cardinality()) + int(test.cardinality()) > 190
 
@@ -236,7 +237,10 @@ def test_another_checksum_leaves_what_was_there(copy: Path, capsys: pytest.Captu
     assert prepared(copy, source=export, sha256="0" * 64) == CONFIGURATION_ERROR
     assert "has the checksum" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
-    assert prepared(copy, source=export, sha256=hashlib.sha256(export.read_bytes()).hexdigest()) == 0
+    right = hashlib.sha256(export.read_bytes()).hexdigest()
+    assert prepared(copy, source=export, sha256=right, scratch=tmp_path / "scratch") == 0
+    export.unlink()
+    assert prepared(copy, source=export, sha256=right, scratch=tmp_path / "scratch") == 0, "it was kept"
 
 
 def test_the_preparation_explains_itself_and_refuses_what_it_cannot_use() -> None:
@@ -318,11 +322,31 @@ def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(data: Pat
         assert sorted(example for part in read for example in part) == whole
 
 
+def test_files_are_read_in_the_same_turns_on_every_machine(data: Path) -> None:
+    """One trip of each, however many cores there are: workers of a coordinator each keep every so many of what all of them read."""
+    train, _ = taxi_tips.datasets(parsed(data), Shard())
+    written = [rows([path])[:3] for path in sorted(data.glob("train-*.csv"))]
+    expected = [math.log1p(float(file[turn]["fare"])) for turn in range(3) for file in written]
+    read = [float(inputs["numbers"][0]) * 0.7 + 2.4 for inputs, _ in train.take(12).as_numpy_iterator()]
+    assert read == pytest.approx(expected, abs=1e-4)
+
+
 def test_without_data_it_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="taxi_tips needs its data; write data_prep"):
         taxi_tips.datasets(argparse.Namespace(data_dir=None), Shard())
     with pytest.raises(ConfigurationError, match=re.escape(f"there is no {tmp_path}/manifest.json")):
         taxi_tips.datasets(parsed(tmp_path), Shard())
+
+
+def test_files_are_looked_at_once_per_process(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each evaluation asks for the data sets again, and each look at a file of a bucket is a request."""
+    import tensorflow as tf
+
+    args, stat, asked = parsed(data), tf.io.gfile.stat, []
+    monkeypatch.setattr(tf.io.gfile, "stat", lambda path: (asked.append(path), stat(path))[1])
+    for _ in range(3):
+        taxi_tips.datasets(args, Shard())
+    assert len(asked) == 5
 
 
 def test_what_is_not_as_it_was_prepared_is_not_read(copy: Path) -> None:
@@ -338,7 +362,7 @@ def test_what_is_not_as_it_was_prepared_is_not_read(copy: Path) -> None:
     file.write_bytes(whole.replace(b"fare", b"fair", 1))
     refused(f"{file}: line 1 (at byte 0) does not name the columns of prepared taxi trips")
     file.unlink()
-    refused(f"there is no {file}, though manifest.json names it")
+    refused(f"there is no {file}; prepare the data")
     for text in ("{", "[]", '{"train": {}}', '{"train": {}, "test": {}}', '{"train": {"a": {}}, "test": {"a": 1}}'):
         (copy / "manifest.json").write_text(text)
         refused(f"{copy}/manifest.json is not a manifest of taxi trips")

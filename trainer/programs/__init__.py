@@ -24,15 +24,18 @@ import argparse
 import functools
 import importlib
 import importlib.util
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from trainer.cluster import ConfigurationError
 
 FOLDER = Path(__file__).parent
+File = TypeVar("File")
 GENERATED = "generated"  # the source of data that is made and not fetched
 
 
@@ -43,6 +46,10 @@ class Shard:
     index: int = 0
     count: int = 1
 
+    def of(self, files: Sequence[File]) -> tuple[Sequence[File], Shard]:
+        """Which files it reads, and which part of their records: whole files only where everybody has equally many of them."""
+        return (files[self.index :: self.count], Shard()) if len(files) % self.count == 0 else (files, self)
+
 
 def whole_number(lowest: int = 1, highest: int | None = None, multiple_of: int = 1) -> Callable[[str], int]:
     """The type of an argument that counts something."""
@@ -50,11 +57,42 @@ def whole_number(lowest: int = 1, highest: int | None = None, multiple_of: int =
     limits = f"{kind} from {lowest} to {highest}" if highest is not None else f"{kind} from {lowest}" if lowest > 1 else f"{kind} above 0"
 
     def number(text: str) -> int:
-        if not text.isdecimal() or not lowest <= int(text) <= (highest or int(text)) or int(text) % multiple_of:
+        if not text.isdecimal() or not lowest <= int(text) <= (int(text) if highest is None else highest) or int(text) % multiple_of:
             raise argparse.ArgumentTypeError(f"{text!r} is not {limits}")
         return int(text)
 
     return number
+
+
+def number(lowest: float = 0.0, below: float | None = None, above: bool = False) -> Callable[[str], float]:
+    """The type of an argument that measures something: finite, and `lowest` or more, or `above` it."""
+    limits = f"a number {'above' if above else 'from'} {lowest:g}{f' on, below {below:g}' if below is not None else ''}"
+
+    def value(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        too_low = found <= lowest if above else found < lowest
+        if not math.isfinite(found) or too_low or (below is not None and found >= below):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {limits}")
+        return found
+
+    return value
+
+
+def add_fetch_arguments(parser: argparse._ArgumentGroup, published: bool = False) -> None:
+    """Of a preparation that fetches one file. `published`: whether its checksum is known."""
+    default = "that of the published one, and none for another source" if published else "none"
+    parser.add_argument("--sha256", help=f"checksum that the source must have; default: {default}")
+    parser.add_argument(
+        "--scratch", help="a folder on this disk that keeps what was fetched, by its source and checksum; default: one that is removed"
+    )
+
+
+def checksum(args: argparse.Namespace, source: str, sha256: str) -> str | None:
+    """The one that is asked for, or where the data comes from `source`, the published one."""
+    return args.sha256 or (sha256 if args.source.rstrip("/") == source else None)
 
 
 def data_directory(args: argparse.Namespace, program: str) -> str:

@@ -23,7 +23,6 @@ import json
 import math
 import multiprocessing
 import os
-import posixpath
 import re
 import tempfile
 import threading
@@ -36,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, whole_number
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, checksum, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,8 +60,12 @@ def arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--width", type=whole_number(8, multiple_of=8), default=32, help="filters of the first convolution; every stage doubles them"
     )
-    parser.add_argument("--dropout", type=float, default=0.2, help="share of the pooled features that a training step leaves out")
-    parser.add_argument("--learning-rate", type=float, default=0.002, help="of the Adam optimizer, for one replica; it decays to 0")
+    parser.add_argument(
+        "--dropout", type=number(below=1.0), default=0.2, help="share of the pooled features that a training step leaves out"
+    )
+    parser.add_argument(
+        "--learning-rate", type=number(above=True), default=0.002, help="of the Adam optimizer, for one replica; it decays to 0"
+    )
     parser.add_argument(
         "--augment",
         action=argparse.BooleanOptionalAction,
@@ -84,10 +87,7 @@ def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
         type=whole_number(),
         help="that make shards at the same time; default: as many as there are cores, one for few pictures",
     )
-    parser.add_argument(
-        "--sha256", help="checksum that the archive must have; default: that of the published one, and none for another source"
-    )
-    parser.add_argument("--scratch", help="a local folder for what is downloaded, which stays to go on from; default: one that is removed")
+    add_fetch_arguments(parser, published=True)
 
 
 # ----------------------------------------------------------------------------------------------------- the model
@@ -244,11 +244,10 @@ def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
 
 
 def read(directory: str, manifest: Manifest, files: Sequence[RecordFile], shard: Shard) -> Any:
-    """The examples of a shard: where there are as many files as shards, those of every n-th file; otherwise every n-th of each file."""
+    """The examples of a shard."""
     import tensorflow as tf
 
-    by_file = len(files) >= shard.count
-    mine, part = (files[shard.index :: shard.count], Shard()) if by_file else (files, shard)
+    mine, part = shard.of(files)
     examples = sum(len(range(part.index, file.examples, part.count)) for file in mine)
     size = manifest.image_size
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([1], tf.int64)}
@@ -284,19 +283,16 @@ def described(directory: str) -> Manifest:
 
 def check(directory: str, file: RecordFile, record_bytes: int) -> None:
     """A file's length and its first header, which is little to read; where these are wrong, the place."""
-    import tensorflow as tf
+    from trainer import files
 
     path = _at(directory, file.name)
-    try:
-        size = tf.io.gfile.stat(path).length
-    except tf.errors.NotFoundError:
-        raise ConfigurationError(f"there is no {path}; prepare the data again (data_prep), or correct data_dir") from None
+    head, size = files.beginning(path, LENGTH)
     if size != file.bytes:
         found = sum(1 for _ in walk(path, size))
         raise ConfigurationError(
             f"{path} ends at byte {size} after {found} records, and {file.examples} in {file.bytes} bytes were written; prepare the data again"
         )
-    if next(walk(path, size)) != record_bytes:
+    if int.from_bytes(head, "little") != record_bytes:
         raise ConfigurationError(f"{path} has no record of such a picture at byte 0; prepare the data again, or correct data_dir")
 
 
@@ -393,28 +389,19 @@ def brought(args: argparse.Namespace, scratch: Path) -> str:
 
     from trainer import fetch
 
-    key = hashlib.sha256(json.dumps(origin(args)).encode()).hexdigest()[:12]  # one folder may serve several sources
-    folder = scratch / key
     if args.source == GENERATED:
+        folder = fetch.place(scratch, *origin(args))
         if not folder.exists():
             generated(folder, args.examples, args.seed)
-    elif not args.source.startswith(("http://", "https://")) and tf.io.gfile.isdir(args.source):
+        return str(folder)
+    if not args.source.startswith(("http://", "https://")) and tf.io.gfile.isdir(args.source):
         return str(args.source)
-    elif not folder.exists():
-        archive = fetch.fetch(args.source, scratch / f"{key}-{posixpath.basename(args.source)}", checksum(args))
-        print("unpacking", flush=True)
-        fetch.unpack(archive, folder)
-        archive.unlink()  # all of it is in the folder, and scratch may be small
-    return str(folder)
-
-
-def checksum(args: argparse.Namespace) -> str | None:
-    return args.sha256 or (SHA256 if args.source == SOURCE else None)
+    return str(fetch.kept_folder(args.source, scratch, checksum(args, SOURCE, SHA256)))
 
 
 def origin(args: argparse.Namespace) -> list[str | int | None]:
     """What tells one source from another."""
-    return [args.source, *((args.examples, args.seed) if args.source == GENERATED else (checksum(args),))]
+    return [args.source, *((args.examples, args.seed) if args.source == GENERATED else (checksum(args, SOURCE, SHA256),))]
 
 
 def listed(folder: str) -> tuple[str, list[str], list[Picture]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib.util
-import zlib
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,33 +65,32 @@ def shipped() -> str:
     """The data file inside the scikit-learn package, found without importing it."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("the digits come with scikit-learn, which is not installed; install it, or set data_dir")
+        raise ConfigurationError("the digits come with scikit-learn, which is not installed; install it, or set data_dir")
     return str(Path(spec.submodule_search_locations[0]) / "datasets" / "data" / FILE)
 
 
-def read(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 8, 8, 1) and labels (n,) from lines of 64 pixels and a label."""
+def read(path: str, shown: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 8, 8, 1) and labels (n,) from lines of 64 pixels and a label. `shown`: what to name in place of a copy."""
     import numpy as np
 
     from trainer import files
 
-    try:
-        text = gzip.decompress(files.read_bytes(path)).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no whole gzip file ({error}); prepare the data again") from None
+    shown = shown or path
     rows, offset = [], 0
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
+    for number, line in enumerate(files.unpacked(path, shown).splitlines(keepends=True), 1):
         try:
-            row = np.array(line.split(","), dtype=np.float32)
+            row = np.array(line.split(b","), dtype=np.float32)
         except ValueError:
             row = np.zeros(0, np.float32)
         if row.shape != (65,) or not (row[:64] >= 0).all() or not (row[:64] <= 16).all() or row[64] not in range(10):
             raise ConfigurationError(
-                f"{path}: line {number} (at byte {offset} of its text) is not 64 pixels from 0 to 16 and a digit; prepare the data again"
+                f"{shown}: line {number} (at byte {offset} of its text) is not 64 pixels from 0 to 16 and a digit; prepare the data again"
             )
         rows.append(row)
         offset += len(line)
-    table = np.stack(rows) if rows else np.zeros((0, 65), np.float32)
+    if not rows:
+        raise ConfigurationError(f"{shown} has no digits (its text ends at byte 0); prepare the data again")
+    table = np.stack(rows)
     return table[:, :64].reshape(-1, 8, 8, 1), table[:, 64].astype(np.int64)
 
 
@@ -100,13 +99,15 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 def prepare(args: argparse.Namespace) -> None:
     from trainer import files
+    from trainer.fetch import fetch
 
-    if args.source == GENERATED:
-        data = gzip.compress(generated(args.examples, args.seed).encode(), mtime=0)
-    else:
-        place = shipped() if args.source == SOURCE else args.source
-        read(place)  # what is not in the format is not put there
-        data = files.read_bytes(place)
+    with tempfile.TemporaryDirectory() as scratch:
+        if args.source == GENERATED:
+            data = gzip.compress(generated(args.examples, args.seed).encode(), mtime=0)
+        else:
+            file = shipped() if args.source == SOURCE else str(fetch(args.source, Path(scratch) / FILE))
+            read(file, args.source)  # what is not in the format is not put there
+            data = files.read_bytes(file)
     files.write_bytes(f"{args.data_dir.rstrip('/')}/{FILE}", data)
     print(f"the digits are in {args.data_dir}", flush=True)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, whole_number
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import random
@@ -47,7 +47,7 @@ ROWS = 512  # that are cleaned at once
 def arguments(parser: argparse._ArgumentGroup) -> None:
     even = whole_number(2, 10_000, multiple_of=2)  # half of it is for each direction of reading
     parser.add_argument("--units", type=even, default=64, help="numbers that stand for a word, and for what was read and written so far")
-    parser.add_argument("--learning-rate", type=float, default=0.003, help="of the Adam optimizer; falls to 0 by a cosine")
+    parser.add_argument("--learning-rate", type=number(above=True), default=0.003, help="of the Adam optimizer; falls to 0 by a cosine")
 
 
 # ----------------------------------------------------------------------------------------------------- the model
@@ -101,12 +101,15 @@ def guesses(layer: Layers, decoded: Any, states: Any, mask: Any) -> Any:
 
 
 def right_words(labels: Any, logits: Any) -> tuple[Any, Any]:
-    """Where a title has words (or its end), and where the guess is the right one: ones and zeros."""
+    """Where a title has words (or its end), and where the guess is the right one: ones and zeros.
+
+    An unknown word counts and is never right, because the served model does not write it.
+    """
     import tensorflow as tf
 
     labels = tf.cast(labels, tf.int64)
-    words = tf.not_equal(labels, PADDING)
-    return tf.cast(words, tf.float32), tf.cast(words & tf.equal(labels, tf.argmax(logits, -1)), tf.float32)
+    words, known = tf.not_equal(labels, PADDING), tf.greater(labels, UNKNOWN)
+    return tf.cast(words, tf.float32), tf.cast(known & tf.equal(labels, tf.argmax(logits, -1)), tf.float32)
 
 
 @functools.cache
@@ -271,10 +274,14 @@ class Manifest:
 
 
 def manifest(args: argparse.Namespace) -> Manifest:
+    return described(data_directory(args, "issue_summaries"))
+
+
+@functools.cache  # once per process: the data does not change while it is trained on, and asking a bucket takes time
+def described(directory: str) -> Manifest:
     """Read and held against the files that are there: their sizes and how they begin."""
     from trainer import files
 
-    directory = data_directory(args, "issue_summaries")
     path = f"{directory}/{MANIFEST}"
     try:
         found = Manifest(directory=directory, **json.loads(files.read_bytes(path)))
@@ -287,18 +294,11 @@ def manifest(args: argparse.Namespace) -> Manifest:
 
 
 def check(path: str, size: int) -> None:
-    """Only the size and the first bytes, because every task does it. A TFRecord file begins with a length and its checksum."""
-    import tensorflow as tf
+    """A TFRecord file begins with a length and its checksum; one without records is empty."""
+    from trainer import files
 
-    try:
-        there = tf.io.gfile.stat(path).length
-        with tf.io.gfile.GFile(path, "rb") as file:
-            head = file.read(12) if path.endswith(".tfrecord") else b""
-    except tf.errors.NotFoundError:
-        raise ConfigurationError(f"there is no {path}; prepare the data again") from None
-    if there != size:
-        raise ConfigurationError(f"{path} ends at byte {there} and not at {size} as {MANIFEST} says; prepare the data again")
-    if head and (len(head) < 12 or struct.unpack("<I", head[8:])[0] != masked_checksum(head[:8])):
+    head, _ = files.beginning(path, 12, size)
+    if path.endswith(".tfrecord") and head and (len(head) < 12 or struct.unpack("<I", head[8:])[0] != masked_checksum(head[:8])):
         raise ConfigurationError(f"{path} is no TFRecord file: at byte 0 there is no length of a record; prepare the data again")
 
 
@@ -319,12 +319,10 @@ def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
 
 
 def examples(data: Manifest, part: str, shard: Shard) -> Any:
-    """A shard is some of the files, or where they are too few, some of the records of each."""
+    """The examples of a shard."""
     import tensorflow as tf
 
-    names, records = data.of(part), shard
-    if shard.count <= len(names):
-        names, records = names[shard.index :: shard.count], Shard()
+    names, records = shard.of(data.of(part))
     count = sum(len(range(records.index, data.files[name]["examples"], records.count)) for name in names)
 
     def opened(path: Any) -> Any:
@@ -337,7 +335,8 @@ def examples(data: Manifest, part: str, shard: Shard) -> Any:
         return {"body": tf.cast(found["body"], tf.int32), "title_in": moved(title)}, title
 
     paths = tf.data.Dataset.from_tensor_slices([data.path(name) for name in names])
-    opened_all = paths.interleave(opened, num_parallel_calls=tf.data.AUTOTUNE)
+    # As many at once on every machine: workers of a coordinator deal out among themselves what all of them read in the same order.
+    opened_all = paths.interleave(opened, cycle_length=min(len(names), 16), num_parallel_calls=tf.data.AUTOTUNE)
     return opened_all.map(parsed, num_parallel_calls=tf.data.AUTOTUNE).apply(tf.data.experimental.assert_cardinality(count))
 
 
@@ -365,11 +364,12 @@ def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
         "--test-percent", type=whole_number(1, 50), default=10, help="how much is kept for testing; which issues, their address says"
     )
     parser.add_argument("--limit", type=whole_number(2, 10**12), help="take only so many issues, the first ones; default: all")
-    parser.add_argument("--sha256", help="the checksum that the source must have; default: none is asked for")
-    parser.add_argument("--scratch", help="a folder on this disk that keeps what was downloaded; default: one that is removed")
+    add_fetch_arguments(parser)
 
 
 def prepare(args: argparse.Namespace) -> None:
+    from trainer.fetch import publish
+
     if args.scratch:
         Path(args.scratch).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
@@ -378,19 +378,22 @@ def prepare(args: argparse.Namespace) -> None:
         folder.mkdir()
         sizes = write_vocabularies(args, table, folder)
         written = write_examples(args, table, folder)
-        publish(args, folder, sizes, written)
+        write_manifest(args, folder, sizes, written)
+        publish(folder.iterdir(), args.data_dir, last=MANIFEST)
+    described.cache_clear()
+    manifest(args)  # what arrived is what was sent
+    print(f"{sum(written.values()):,} issues are in {args.data_dir}", flush=True)
 
 
 def fetched(args: argparse.Namespace, scratch: Path, temporary: Path) -> Path:
     """The source as a CSV file on this disk."""
-    from trainer.fetch import fetch, unpack
+    from trainer.fetch import kept_file, kept_folder, name_of
 
     if args.source == GENERATED:
         return generated(temporary / TABLE, args.examples, args.seed)
-    file = fetch(args.source, scratch / args.source.rstrip("/").rpartition("/")[2], args.sha256)
-    if file.suffix == ".csv":
-        return file
-    found = [path for path in unpack(file, scratch / f"{file.name}.unpacked").rglob("*.csv") if not path.name.startswith(".")]
+    if name_of(args.source).endswith(".csv"):
+        return kept_file(args.source, scratch, args.sha256)
+    found = [path for path in kept_folder(args.source, scratch, args.sha256).rglob("*.csv") if not path.name.startswith(".")]
     if len(found) != 1:
         raise ConfigurationError(
             f"{args.source} holds {len(found)} CSV files and not one; write a CSV file, or an archive with one, as `source`"
@@ -518,24 +521,13 @@ def example(body: Any, title: Any, issue: Issue | None) -> bytes:
     return record
 
 
-def publish(args: argparse.Namespace, folder: Path, sizes: dict[str, int], written: dict[str, int]) -> None:
-    """Into the data directory. The manifest is the first to go and the last to come: with it everything is there."""
-    import tensorflow as tf
-
-    from trainer import files
-    from trainer.fetch import put
-
-    directory = args.data_dir.rstrip("/")
-    if tf.io.gfile.exists(f"{directory}/{MANIFEST}"):
-        tf.io.gfile.remove(f"{directory}/{MANIFEST}")
-    found: dict[str, dict[str, int]] = {}
-    for path in sorted(folder.iterdir()):
-        put(path, directory)
-        found[path.name] = {"bytes": path.stat().st_size, **({"examples": written[path.name]} if path.name in written else {})}
+def write_manifest(args: argparse.Namespace, folder: Path, sizes: dict[str, int], written: dict[str, int]) -> None:
+    found = {
+        path.name: {"bytes": path.stat().st_size, **({"examples": written[path.name]} if path.name in written else {})}
+        for path in sorted(folder.iterdir())
+    }
     lengths = {"body_length": args.body_length, "title_length": args.title_length}
-    files.write_text(f"{directory}/{MANIFEST}", json.dumps({**lengths, **sizes, "files": found}, indent=2) + "\n")
-    manifest(args)  # what arrived is what was sent
-    print(f"{sum(written.values()):,} issues are in {directory}", flush=True)
+    (folder / MANIFEST).write_text(json.dumps({**lengths, **sizes, "files": found}, indent=2) + "\n")
 
 
 # ------------------------------------------------------------------------------------------------------ made here

@@ -11,16 +11,14 @@ from __future__ import annotations
 import argparse
 import functools
 import gzip
-import io
 import math
 import struct
 import tempfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, whole_number
+from trainer.programs import GENERATED, Shard, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +41,9 @@ def arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--units", type=whole_number(), default=64, help="units of the dense layer behind the convolutions")
     parser.add_argument("--optimizer", choices=list(RATES), default="adam", help="sgd has a momentum of 0.9")
     rates = ", ".join(f"{rate} with {name}" for name, rate in RATES.items())
-    parser.add_argument("--learning-rate", type=float, help=f"for the batch of one replica, falling to 0 by a cosine; default: {rates}")
+    parser.add_argument(
+        "--learning-rate", type=number(above=True), help=f"for the batch of one replica, falling to 0 by a cosine; default: {rates}"
+    )
 
 
 def model(args: argparse.Namespace) -> Any:
@@ -125,7 +125,9 @@ def idx(file: str, path: str, dimensions: int) -> np.ndarray:
     """The bytes of an idx file as an array. Its header: two zeros, 8 for unsigned bytes, the number of dimensions, and the size of each in four bytes."""
     import numpy as np
 
-    content = unpacked(file, path)
+    from trainer import files
+
+    content = files.unpacked(file, path)
     header, magic = 4 + 4 * dimensions, bytes([0, 0, 8, dimensions])
     if content[:4] != magic[: len(content)]:
         raise unusable(path, f"is another kind of file: at byte 0 of the idx data is 0x{content[:4].hex()} and not 0x{magic.hex()}")
@@ -140,20 +142,6 @@ def idx(file: str, path: str, dimensions: int) -> np.ndarray:
     if len(content) > end:
         raise unusable(path, f"goes on at byte {end} of the idx data, where it ends by the sizes in its header, {shape(sizes)}")
     return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
-
-
-def unpacked(file: str, path: str) -> bytes:
-    """What is in a file, whether it is packed or not: the name does not say it reliably, since some servers unpack what they send."""
-    from trainer import files
-
-    data = files.read_bytes(file)
-    if not data.startswith(b"\x1f\x8b"):
-        return data
-    stream = io.BytesIO(data)
-    try:
-        return gzip.GzipFile(fileobj=stream).read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise unusable(path, f"is no whole gzip file: it cannot be unpacked up to byte {stream.tell()} of {len(data)} ({error})") from None
 
 
 def unusable(path: str, problem: str) -> ConfigurationError:
@@ -194,10 +182,10 @@ def prepare(args: argparse.Namespace) -> None:
         for name in SHA256:
             file = Path(scratch) / find(scratch, name)
             if file.suffix != ".gz":  # always under the same name, so that no older file is read in its place
-                packed_file = file.with_name(f"{name}.gz")
-                packed_file.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
-                file = packed_file
-            fetch.put(file, args.data_dir)
+                file.with_name(f"{name}.gz").write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+        files = [Path(scratch) / f"{name}.gz" for name in SHA256]
+        fetch.publish(files, args.data_dir, last=files[-1].name)
+    held.cache_clear()
     print(f"{counts[0]:,} images for training and {counts[1]:,} for testing are in {args.data_dir}", flush=True)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, checksum, data_directory, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,9 +47,9 @@ def arguments(parser: argparse._ArgumentGroup) -> None:
         help="filters of the first stage; the others have 2 and 4 times as many",
     )
     parser.add_argument(
-        "--learning-rate", type=float, default=0.1, help="of SGD with momentum 0.9, for one replica; it falls along a cosine"
+        "--learning-rate", type=number(above=True), default=0.1, help="of SGD with momentum 0.9, for one replica; it falls along a cosine"
     )
-    parser.add_argument("--weight-decay", type=float, default=1e-4, help="how strongly large weights are pulled towards 0")
+    parser.add_argument("--weight-decay", type=number(), default=1e-4, help="how strongly large weights are pulled towards 0")
     parser.add_argument(
         "--augment", action=argparse.BooleanOptionalAction, default=True, help="move and mirror the training images, at random each time"
     )
@@ -162,15 +162,10 @@ def augment(args: argparse.Namespace, images: Any, labels: Any) -> tuple[Any, An
 
 def records_in(path: str, name: str | None = None, remedy: str = "prepare the data again") -> int:
     """How many records a file has, told by its size and its first label: a start should not read it all."""
-    import tensorflow as tf
+    from trainer import files
 
     name = name or path
-    try:
-        size = int(tf.io.gfile.stat(path).length)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            label = file.read(1)
-    except tf.errors.NotFoundError:
-        raise ConfigurationError(f"there is no {name}; prepare the data (data_prep), or correct data_dir") from None
+    label, size = files.beginning(path, 1)
     if label and label[0] > 9:
         raise ConfigurationError(f"{name} is not in CIFAR-10's binary format: at byte 0 is {label[0]} and no label from 0 to 9; {remedy}")
     if size % RECORD or not size:
@@ -184,23 +179,19 @@ def records_in(path: str, name: str | None = None, remedy: str = "prepare the da
 
 
 def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--sha256", help="the archive's checksum; default: that of the published one, and none for another source")
-    parser.add_argument(
-        "--scratch", help="a folder that keeps an archive with a checksum, so that a download that was interrupted goes on; default: none"
-    )
+    add_fetch_arguments(parser, published=True)
 
 
 def prepare(args: argparse.Namespace) -> None:
     """Everything is made or brought and checked beside data_dir before the first file is put there."""
-    from trainer.fetch import put
+    from trainer.fetch import publish
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         ready = write_generated(folder, args.examples, args.seed) if args.source == GENERATED else bring(args, folder)
         counts = [check(ready / name, args.source) for name in (*TRAINING, TEST)]
         check_classes(ready / CLASSES, args.source)
-        for name in (*TRAINING, TEST, CLASSES):
-            put(ready / name, args.data_dir)
+        publish([ready / name for name in (*TRAINING, TEST, CLASSES)], args.data_dir, last=TEST)
     print(f"{sum(counts[:-1]):,} images to train on and {counts[-1]:,} to test with are in {args.data_dir}", flush=True)
 
 
@@ -208,14 +199,12 @@ def bring(args: argparse.Namespace, temporary: Path) -> Path:
     """The folder with the files of an archive, or with copies of those of a folder."""
     import tensorflow as tf
 
-    from trainer.fetch import fetch, unpack
+    from trainer.fetch import fetch, kept_folder
 
     source = args.source.rstrip("/")
-    sha256 = args.sha256 or (SHA256 if source == SOURCE else None)
+    sha256 = checksum(args, SOURCE, SHA256)
     if source.startswith(("http://", "https://")) or not tf.io.gfile.isdir(source):
-        # What has no checksum could be another archive of the same name the next time.
-        folder = Path(args.scratch) if args.scratch and sha256 else temporary
-        unpacked = unpack(fetch(source, folder / source.rpartition("/")[2], sha256), temporary / "unpacked")
+        unpacked = kept_folder(source, Path(args.scratch or temporary), sha256)
         return unpacked / FOLDER if (unpacked / FOLDER).is_dir() else unpacked
     if sha256:
         raise ConfigurationError(f"sha256 is the checksum of an archive, and {source} is a folder; remove sha256")

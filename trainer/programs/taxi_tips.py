@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import io
 import json
 import math
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, data_directory, whole_number
+from trainer.programs import GENERATED, Shard, add_fetch_arguments, data_directory, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +111,9 @@ CROSSES = (
 
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--learning-rate", type=float, default=0.002, help="of the Adam optimizer; it falls to 0 along a cosine")
+    parser.add_argument(
+        "--learning-rate", type=number(above=True), default=0.002, help="of the Adam optimizer; it falls to 0 along a cosine"
+    )
     parser.add_argument(
         "--cross-buckets", type=whole_number(), default=2000, help="classes into which each combination of values is hashed"
     )
@@ -189,10 +192,10 @@ def features(args: argparse.Namespace) -> Callable[[dict[str, Any]], dict[str, A
 
     def apply(fields: dict[str, Any]) -> dict[str, Any]:
         amounts, values = [], {}
-        for name, number in NUMBERS.items():
+        for name, kind in NUMBERS.items():
             missing = tf.math.is_nan(fields[name])
-            amount = tf.math.log1p(tf.maximum(fields[name], 0.0)) if number.logarithm else fields[name]
-            amounts.append(tf.where(missing, number.mean, amount))
+            amount = tf.math.log1p(tf.maximum(fields[name], 0.0)) if kind.logarithm else fields[name]
+            amounts.append(tf.where(missing, kind.mean, amount))
             values[name] = tf.where(missing, tf.constant(0, tf.int64), discretized[name](fields[name]) + 1)
         for name, (first, last) in CODES.items():
             known = (fields[name] >= first) & (fields[name] <= last)  # which NaN is not
@@ -215,28 +218,19 @@ def features(args: argparse.Namespace) -> Callable[[dict[str, Any]], dict[str, A
 
 
 def datasets(args: argparse.Namespace, shard: Shard) -> tuple[Any, Any]:
-    directory = data_directory(args, "taxi_tips")
-    parts = manifest(directory)
-    train = dataset(args, checked(directory, parts["train"]), shard)
-    return train, dataset(args, checked(directory, parts["test"]), Shard())
+    files = described(data_directory(args, "taxi_tips"))
+    return dataset(args, files["train"], shard), dataset(args, files["test"], Shard())
 
 
 def dataset(args: argparse.Namespace, files: dict[str, int], shard: Shard) -> Any:
     """The trips of some files, one by one."""
     import tensorflow as tf
 
-    counts = tf.constant(list(files.values()), tf.int64)
-    paths = tf.data.Dataset.from_tensor_slices(list(files))
-    by_file = len(files) % shard.count == 0  # otherwise by line, within each file: the order in which files are read may change
-    if by_file:
-        paths = paths.shard(shard.count, shard.index)
-        count = tf.reduce_sum(counts[shard.index :: shard.count])
-    else:
-        count = tf.reduce_sum((counts - shard.index + shard.count - 1) // shard.count)
+    paths, part = shard.of(list(files))
+    count = sum(len(range(part.index, files[path], part.count)) for path in paths)
 
     def lines(path: Any) -> Any:
-        every = tf.data.TextLineDataset(path).skip(1)
-        return every if by_file else every.shard(shard.count, shard.index)
+        return tf.data.TextLineDataset(path).skip(1).shard(part.count, part.index)
 
     prepared = features(args)
     defaults = [[""] if name in TEXTS else [math.nan] for name in COLUMNS if name != START]
@@ -249,93 +243,79 @@ def dataset(args: argparse.Namespace, files: dict[str, int], shard: Shard) -> An
         label = tf.cast(fields.pop(LABEL) > 0, tf.float32)
         return prepared(fields), label[:, tf.newaxis]
 
-    data = paths.interleave(lines, num_parallel_calls=tf.data.AUTOTUNE)
+    data = tf.data.Dataset.from_tensor_slices(paths)
+    # As many at once on every machine: workers of a coordinator deal out among themselves what all of them read in the same order.
+    data = data.interleave(lines, cycle_length=min(len(paths), 16), num_parallel_calls=tf.data.AUTOTUNE)
     data = data.batch(BLOCK).map(decoded, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
     return data.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def manifest(directory: str) -> dict[str, dict[str, dict[str, int]]]:
-    """Which files there are, with their sizes in bytes and trips. It is written last: without it the rest is not whole."""
+@functools.cache  # once per process: the data does not change while it is trained on, and asking a bucket takes time
+def described(directory: str) -> dict[str, dict[str, int]]:
+    """The paths of each part's files and how many trips each has, after a look at their sizes and first lines; `prepare` looked at all of it.
+
+    The manifest is written last: without it the rest is not whole.
+    """
     from trainer import files
 
     path = f"{directory}/{MANIFEST}"
-    text = files.read_text(path)
-    if text is None:
-        raise ConfigurationError(f"there is no {path}, so there is no whole data; prepare the data (data_prep), or correct data_dir")
     try:
-        found = json.loads(text)
+        found = json.loads(files.read_bytes(path))
         parts = {part: {name: {key: int(file[key]) for key in ("trips", "bytes")} for name, file in found[part].items()} for part in PARTS}
-        if all(parts.values()):
-            return parts
+        if not all(parts.values()):
+            raise ValueError("no files")
     except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise ConfigurationError(f"{path} is not a manifest of taxi trips; prepare the data again")
-
-
-def checked(directory: str, parts: dict[str, dict[str, int]]) -> dict[str, int]:
-    """The paths of files and how many trips each has, after a look at their sizes and first lines; `prepare` looked at all of it."""
-    import tensorflow as tf
-
-    for name, part in parts.items():
-        path = f"{directory}/{name}"
-        try:
-            size = tf.io.gfile.stat(path).length
-            with tf.io.gfile.GFile(path, "rb") as file:
-                begin = file.read(len(HEADER))
-        except tf.errors.NotFoundError:
-            raise ConfigurationError(f"there is no {path}, though {MANIFEST} names it; prepare the data again") from None
-        if begin != HEADER:
-            raise ConfigurationError(f"{path}: line 1 (at byte 0) does not name the columns of prepared taxi trips; prepare the data again")
-        if size != part["bytes"]:
-            raise ConfigurationError(f"{path} ends at byte {size} and was prepared to end at byte {part['bytes']}; prepare the data again")
-    return {f"{directory}/{name}": part["trips"] for name, part in parts.items()}
+        raise ConfigurationError(f"{path} is not a manifest of taxi trips; prepare the data again") from None
+    for name, of_it in {**parts["train"], **parts["test"]}.items():
+        head, _ = files.beginning(f"{directory}/{name}", len(HEADER), of_it["bytes"])
+        if head != HEADER:
+            raise ConfigurationError(
+                f"{directory}/{name}: line 1 (at byte 0) does not name the columns of prepared taxi trips; prepare the data again"
+            )
+    return {part: {f"{directory}/{name}": of_it["trips"] for name, of_it in parts[part].items()} for part in PARTS}
 
 
 # ------------------------------------------------------------------------------------------------------ the data
 
 
 def prepare_arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--sha256", help="the checksum that the source must have; default: none, because the city's export changes")
+    add_fetch_arguments(parser)
     parser.add_argument(
         "--shards", type=whole_number(highest=1000), default=8, help="files of training data; best a multiple of the workers; default: 8"
     )
 
 
 def prepare(args: argparse.Namespace) -> None:
-    from trainer.fetch import fetch
+    from trainer.fetch import kept_file, publish
 
-    with tempfile.TemporaryDirectory() as scratch:
-        export = Path(scratch) / "export.csv"
+    if args.scratch:
+        Path(args.scratch).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=args.scratch) as temporary:
         if args.source == GENERATED:
+            export = Path(temporary) / "export.csv"
             with export.open("w", newline="", encoding="utf-8") as file:
                 file.writelines(generated(args.examples, args.seed))
         else:
-            fetch(args.source, export, args.sha256)
-        folder = Path(scratch) / "parts"
+            export = kept_file(args.source, Path(args.scratch or temporary), args.sha256)
+        folder = Path(temporary) / "parts"
         folder.mkdir()
         parts, left_out = split(trips(export, args.source), folder, args.shards, args.source)
-        publish(folder, args.data_dir.rstrip("/"), parts)
+        (folder / MANIFEST).write_text(json.dumps(parts, indent=1) + "\n")
+        publish(folder.iterdir(), args.data_dir, last=MANIFEST)
+    remove_others(args.data_dir.rstrip("/"), parts)
+    described.cache_clear()
     train, test = (sum(part["trips"] for part in parts[name].values()) for name in PARTS)
     without = f"; without a word on tips, and left out: {left_out:,}" if left_out else ""
     print(f"{train:,} trips to train with and {test:,} to test with are in {args.data_dir}{without}", flush=True)
 
 
-def publish(folder: Path, directory: str, parts: dict[str, dict[str, dict[str, int]]]) -> None:
-    """The manifest goes first and comes last, so that nobody takes some of the old and some of the new for a whole."""
+def remove_others(directory: str, parts: dict[str, dict[str, dict[str, int]]]) -> None:
+    """Files of a preparation before, of which there were more or fewer."""
     import tensorflow as tf
 
-    from trainer import files
-    from trainer.fetch import put
-
-    tf.io.gfile.makedirs(directory)
-    old = [name for name in tf.io.gfile.listdir(directory) if name == TEST or (name.startswith("train-") and name.endswith(".csv"))]
-    if tf.io.gfile.exists(f"{directory}/{MANIFEST}"):
-        tf.io.gfile.remove(f"{directory}/{MANIFEST}")
-    for name in old:
-        tf.io.gfile.remove(f"{directory}/{name}")
-    for name in (*parts["train"], *parts["test"]):
-        put(folder / name, directory)
-    files.write_text(f"{directory}/{MANIFEST}", json.dumps(parts, indent=1) + "\n")
+    for name in tf.io.gfile.listdir(directory):
+        if name.startswith("train-") and name.endswith(".csv") and name not in parts["train"]:
+            tf.io.gfile.remove(f"{directory}/{name}")
 
 
 def split(lines: Iterable[bytes | None], folder: Path, shards: int, source: str) -> tuple[dict[str, dict[str, dict[str, int]]], int]:
