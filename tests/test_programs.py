@@ -54,10 +54,14 @@ SHORT: dict[str, Any] = {"args": {"epochs": 4}}  # half of the example's, and st
 
 CASES = {
     "resnet_cifar10-parameter_server": Case("resnet_cifar10", "accuracy", 0.1, 0.25, SHORT),
+    "resnet_cifar10-parameter_server-fit": Case("resnet_cifar10", "accuracy", 0.1, 0.25, {"args": {"epochs": 4, "loop": "fit"}}, full=True),
+    "resnet_cifar10-parameter_server-sidecar": Case(
+        "resnet_cifar10", "accuracy", 0.1, 0.25, {**SHORT, "evaluator": {"mode": "sidecar"}}, full=True
+    ),
     "resnet_cifar10-multi_worker_mirrored": Case("resnet_cifar10", "accuracy", 0.1, 0.4, TOGETHER, full=True),
     "resnet_cifar10-mirrored": Case("resnet_cifar10", "accuracy", 0.1, 0.4, ALONE, full=True),
-    "mnist-multi_worker_mirrored-fit": Case("mnist", "accuracy", 0.1, 0.85),
-    "mnist-multi_worker_mirrored-custom": Case("mnist", "accuracy", 0.1, 0.85, {"args": {"loop": "custom"}}, full=True),
+    "mnist-multi_worker_mirrored-custom": Case("mnist", "accuracy", 0.1, 0.85),
+    "mnist-multi_worker_mirrored-fit": Case("mnist", "accuracy", 0.1, 0.85, {"args": {"loop": "fit"}}, full=True),
     "taxi_tips-parameter_server": Case("taxi_tips", "auc", 0.5, 0.8),
     "cats_vs_dogs-mirrored": Case("cats_vs_dogs", "accuracy", 0.5, 0.8),
     "cats_vs_dogs-multi_worker_mirrored": Case("cats_vs_dogs", "accuracy", 0.5, 0.8, TOGETHER, full=True),
@@ -99,6 +103,7 @@ def test_it_learns_goes_on_where_it_was_stopped_and_is_exported(stack: Stack, ca
     assert last["step"] == steps[-1]
     assert next(iter(key for key in last if key not in ("step", "time", "loss"))) == case.figure
     assert last[case.figure] >= case.least > case.baseline
+    # The same weights in batches of another size: one of 500 images may be on the edge.
     assert evaluated(made)[case.figure] == pytest.approx(last[case.figure], abs=2e-3)
 
 
@@ -115,9 +120,9 @@ def evaluated(made: dict[str, Any]) -> dict[str, float]:
 
 
 def test_every_program_has_an_example_a_page_and_a_case() -> None:
-    for name in set(programs.names()) - {"digits"}:
+    for name in programs.names():
         assert (ROOT / "docs" / "programs" / f"{name}.md").exists()
-        assert any(case.program == name for case in CASES.values())
+        assert name == "digits" or any(case.program == name for case in CASES.values()), "tests/test_training.py has digits in depth"
         written = yaml.safe_load((ROOT / "examples" / f"{name}.yaml").read_text())["config"]
         assert written.pop("trainstack:target") == "local"
         values = {key.removeprefix("trainstack:"): value for key, value in written.items()}
@@ -125,6 +130,9 @@ def test_every_program_has_an_example_a_page_and_a_case() -> None:
             stack = parse({**values, "target": target}, {"project": "my-project"})
             assert [training.program for training in stack.trainings.values()] == [name]
         for key, training in stack.trainings.items():
+            if name == "digits":
+                assert training.data_prep is None, "its data comes with it"
+                continue
             assert plan("local", key, training)["data_prep"]["command"][:4] == ["python", "-m", "trainer.prepare", name]
 
 
