@@ -93,6 +93,11 @@ def code_of(error: Exception) -> int:
     if isinstance(error, cluster.ConfigurationError | FileNotFoundError | tf.errors.NotFoundError):
         print(f"trainer: {error}", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR
+    from trainer import files
+
+    if isinstance(error, files.UnwritableError):  # there may be room when it is tried again
+        print(f"trainer: {error}", file=sys.stderr)
+        return 1
     traceback.print_exc()
     return 1
 

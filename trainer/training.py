@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from trainer import data, evaluation, loops, strategies
+from trainer import data, evaluation, files, loops, strategies
 from trainer.checkpoints import Checkpoints
 from trainer.cluster import Cluster
 from trainer.export import export
@@ -46,8 +46,9 @@ class Training:
     def begin(self, step: int) -> None:
         self.meter = Meter(step)
         lead = self.cluster.is_lead
-        self.writer = MetricsWriter(self.args.log_dir, TRAINING, step) if lead else None
-        self.evaluations = MetricsWriter(self.args.log_dir, EVALUATION, step) if lead and self.args.evaluator == "inline" else None
+        with files.writing("log_dir"):
+            self.writer = MetricsWriter(self.args.log_dir, TRAINING, step) if lead else None
+            self.evaluations = MetricsWriter(self.args.log_dir, EVALUATION, step) if lead and self.args.evaluator == "inline" else None
         left = self.total_steps - step
         replicas = self.strategy.num_replicas_in_sync
         print(f"training {self.args.program} under {self.name}, replicas {replicas}: {left} of {self.total_steps} steps to go", flush=True)
@@ -95,7 +96,9 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
         model = program.model(args)
         model.optimizer.build(model.trainable_variables)
         model._configure_steps_per_execution(args.steps_per_execution)  # compile() would take it, but the program compiles
-        checkpoints = Checkpoints(args.checkpoint_dir, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar")
+        checkpoints = Checkpoints(
+            args.checkpoint_dir, program, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar"
+        )
     step, done = checkpoints.restore(args.resume_from)
     total_steps = step + max(0, round((args.epochs - done) * args.epoch_steps))
     args.begun = total_steps - args.epochs * args.epoch_steps
@@ -107,7 +110,8 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
     training.begin(step)
     if step < training.total_steps:
         loops.run(training, step)
-    exported = export(program, args, model, checkpoints.step, cluster)
+    with files.writing("model_dir"):
+        exported = export(program, args, model, checkpoints.step, cluster)
     checkpoints.finish()
     preemption.meet()
     if cluster.is_lead:
