@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from trainer import data, evaluation, files, loops, strategies
+from trainer import data, evaluation, files, heartbeat, loops, strategies
 from trainer.checkpoints import Checkpoints
 from trainer.cluster import Cluster
 from trainer.export import export
@@ -67,9 +67,11 @@ class Training:
             if self.name != "parameter_server":
                 agree(self.model)
             self.checkpoints.save()
+            heartbeat.further()
             self.preemption.check()
             if self.args.evaluator == "inline":
                 self.evaluate(step)
+                heartbeat.further()
         self.meter = Meter(step)  # neither saving nor evaluating counts as training
 
     def evaluate(self, step: int) -> None:
@@ -108,6 +110,7 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
     )
     checkpoints.measure.assign([float(args.begun), float(args.epoch_steps)])
     training.begin(step)
+    heartbeat.follow(lambda: checkpoints.step)
     if step < training.total_steps:
         loops.run(training, step)
     with files.writing("model_dir"):
