@@ -23,6 +23,7 @@ import psutil
 
 from ops.target import OpsError
 
+PLUGINS = r"pulumi-(language|resource)-|/language-host\b|-m pulumi\.dynamic\b"
 CLOCKS = timedelta(minutes=5)  # by which the clocks of Google and of this machine may differ
 ROOT = Path(__file__).resolve().parent.parent
 Resource = dict[str, Any]
@@ -202,7 +203,7 @@ def orphans() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            ours = process.cwd() == str(ROOT) and re.search(r"pulumi-(language|resource)-|/language-host\b", " ".join(process.cmdline()))
+            ours = process.cwd() == str(ROOT) and re.search(PLUGINS, " ".join(process.cmdline()))
             if ours and not any(parent.name() == "pulumi" for parent in process.parents()):
                 found.append(process)
         except psutil.Error:
