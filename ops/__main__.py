@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -363,6 +364,7 @@ def rehearse(args: argparse.Namespace) -> int:
 
     if args.faults < 1:
         raise OpsError(f"{args.faults} faults are no rehearsal; write --faults 20.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # its trainings end with it
     fine, report = suffer(args.faults, args.seed, (lambda _: None) if args.json else lambda line: print(line, flush=True))
     if args.json:
         as_json(report)

@@ -102,7 +102,7 @@ def schedule(count: int, seed: int) -> dict[str, list[Fault]]:
 def verdict(survivals: Sequence[Survival], interval: dict[str, int], accuracies: dict[str, tuple[float, float]]) -> tuple[bool, str]:
     """Whether all is as it should be, and the last line of the report."""
     bad = [each for each in survivals if each.problem(interval[each.fault.strategy])]
-    worse = max((without - under for without, under in accuracies.values()), default=0.0)
+    worse = round(max((without - under for without, under in accuracies.values()), default=0.0), 6)
     lost = max((each.lost for each in survivals), default=0)
     slowest = max((each.recovered or 0.0 for each in survivals), default=0.0)
     late = sum(each.is_late for each in survivals)
