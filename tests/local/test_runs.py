@@ -253,6 +253,20 @@ def test_a_stopped_launcher_is_killed_with_its_task_and_started_again(lab: Lab) 
     assert runs.read_status(folder)["state"] == "running"
 
 
+def test_a_stopped_supervisor_is_told_of_and_can_be_ended(lab: Lab) -> None:
+    folder = lab.run("time.sleep(600)")
+    wait_for_task(folder, "ps-0", state="running")
+    own = psutil.Process(runs.read_status(folder)["pid"])
+    own.suspend()
+    assert f"kill -CONT {own.pid}" in runs.read_status(folder)["reason"]
+    own.resume()
+    eventually(lambda: runs.read_status(folder)["reason"] == "", 5, "it is still called stopped")
+    own.suspend()
+    runs.stop(folder)
+    assert alive(folder) == []
+    assert runs.read_status(folder)["state"] == "cancelled"
+
+
 STALLS = (
     "sign = lambda text: os.write(int(os.environ['TRAINSTACK_HEARTBEAT']), text)\nmark = os.environ['TRAINSTACK_RUN'] + '/starts-' + name\n"
     "open(mark, 'a').write('x'); starts = os.path.getsize(mark)\n"
