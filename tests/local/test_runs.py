@@ -258,7 +258,7 @@ def test_a_stopped_supervisor_is_told_of_and_can_be_ended(lab: Lab) -> None:
     wait_for_task(folder, "ps-0", state="running")
     own = psutil.Process(runs.read_status(folder)["pid"])
     own.suspend()
-    assert f"kill -CONT {own.pid}" in runs.read_status(folder)["reason"]
+    eventually(lambda: f"kill -CONT {own.pid}" in runs.read_status(folder)["reason"], 5, "it is not called stopped")
     own.resume()
     eventually(lambda: runs.read_status(folder)["reason"] == "", 5, "it is still called stopped")
     own.suspend()
