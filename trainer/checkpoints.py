@@ -115,7 +115,7 @@ class Checkpoints:
         self.measure = tf.Variable([0.0, 1.0], dtype=tf.float64, trainable=False, name="measure")
         self.checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, measure=self.measure)
         self.options = tf.train.CheckpointOptions(experimental_io_device=io_device(directory, name))
-        self.saved_at, self.saving = -1, False
+        self.tried_at, self.saved, self.saving = -1, True, False
 
     @property
     def step(self) -> int:
@@ -138,7 +138,7 @@ class Checkpoints:
             broadcast(self.strategy, [*self.model.variables, *self.model.optimizer.variables, self.measure])
         step = self.step
         done = self.epochs_at(step)
-        self.saved_at = step if done else -1
+        self.tried_at = step if done else -1
         return step, done
 
     def epochs_at(self, step: int) -> float:
@@ -188,20 +188,24 @@ class Checkpoints:
             print(f"the code has changed since then ({about['code']} is now {self.code})", flush=True)
 
     def save(self) -> bool:
-        """Writes a checkpoint of this moment, once per step. Returns whether there is one now."""
-        self.saving = True
+        """Writes a checkpoint of this moment. Returns whether there is one now.
+
+        Tried once per step, also where it failed: the others of a joint act may have succeeded, and would leave this one alone in a second.
+        """
+        self.saving, step = True, self.step
         try:
-            if (step := self.step) != self.saved_at:
+            if step != self.tried_at:
+                self.tried_at, self.saved = step, False
                 self.write(step)
+                self.saved = True
         except files.UNWRITABLE as error:
             files.warn(
                 f"step {step} is NOT SAVED ({files.reason(error)}); the training goes on and saves when the next checkpoint is due: "
                 "make room, or make checkpoint_dir writable"
             )
-            return False
         finally:
             self.saving = False
-        return True
+        return self.saved
 
     def write(self, step: int) -> None:
         """Saving is a joint act under multi_worker_mirrored: also a lead that cannot write takes part, or the others would wait for it."""
@@ -226,7 +230,6 @@ class Checkpoints:
                 shutil.rmtree(target, ignore_errors=True)  # half of one takes the room that the next needs
                 raise
             self.prune()
-        self.saved_at = step
 
     def about(self, step: int) -> dict[str, Any]:
         together = self.name != "parameter_server" or io_device(self.directory, self.name)

@@ -400,6 +400,26 @@ print(small.at(30).checkpoints.save(), checkpoints.steps(str(place / "c")))
         assert re.search(r"trainer: checkpoint_dir cannot be written \(.*Read-only file system\)", done.stderr.strip().splitlines()[-1])
         assert "Traceback" not in done.stderr
 
+    def test_a_step_is_tried_once_and_without_its_last_checkpoint_a_training_is_not_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Saving is a joint act: the others do not come to a second one."""
+        from trainer import files
+
+        small, tried = Small(tmp_path), []
+
+        def full(step: int) -> None:
+            tried.append(step)
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(small.checkpoints, "write", full)
+        small.at(10)
+        assert [small.checkpoints.save(), small.checkpoints.save()] == [False, False]
+        with pytest.raises(files.UnwritableError, match="the last checkpoint could not be written"):
+            small.checkpoints.finish()
+        assert tried == [10]
+        assert not (tmp_path / "finished.json").exists()
+
     def test_numbers_that_could_not_be_written_come_with_the_next(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from trainer import files
         from trainer.metrics import TRAINING, MetricsWriter
