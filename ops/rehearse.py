@@ -46,6 +46,10 @@ HUNG = 180.0  # seconds after which a training that has not gone on is called hu
 LAST = 5  # evaluations whose mean is the final accuracy: one of 360 images alone is half a matter of luck
 
 
+class HungError(OpsError):
+    """A training that does not go on, or has failed."""
+
+
 class Rehearsed:
     """One training of the rehearsal, and what was seen of it."""
 
@@ -63,7 +67,10 @@ class Rehearsed:
         return plan(STACK, name, parse({"trainings": {name: {**written, **TRAININGS[self.strategy]}}}).trainings[name])
 
     def begin(self, epochs: int) -> None:
-        runs.start(self.plan(epochs), {})
+        try:
+            runs.start(self.plan(epochs), {})
+        except runs.RunError as error:
+            raise OpsError(str(error)) from None
 
     def end(self, epochs: int) -> None:
         """The same run, with an end in sight: the tasks are replaced and go on, as after a change of the settings."""
@@ -130,9 +137,9 @@ class Rehearsed:
             self.look()
             status = self.status()
             if status["state"] in ("failed", "cancelled"):
-                raise OpsError(f"the rehearsal of {self.strategy} is {status['state']}: {status['reason']}")
+                raise HungError(f"the training under {self.strategy} is {status['state']}: {status['reason']}; see {self.folder}.")
             if time.time() > until:
-                raise TimeoutError(what)
+                raise HungError(f"the training under {self.strategy} is called hung: {what}; see {self.folder}.")
             time.sleep(0.1)
         return time.time()
 
@@ -176,7 +183,7 @@ class Rehearsed:
                 back = self.look()["time"]
             else:
                 back = self.wait(lambda: all(map(self.is_back, fault.tasks)), HUNG, "it does not come back")
-        except TimeoutError:
+        except HungError:
             return Survival(fault, at, None)
         lost = max(0, last["step"] - self.resumed()) if fault.pauses else 0
         times = [when for when, _ in self.points if at - 5 < when <= back] + [back]
@@ -252,7 +259,7 @@ def _suffer(run: Rehearsed, share: list[Fault], drawn: random.Random, say: Calla
         if not hung:
             try:
                 run.settle(drawn.uniform(1, 5))
-            except TimeoutError as error:
+            except HungError as error:
                 say(f"  {error}")
                 hung = True
         found = Survival(fault, time.time(), None) if hung else run.survive(fault)

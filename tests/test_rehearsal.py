@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,19 @@ def test_the_picture_is_drawn_also_of_a_training_that_hung(tmp_path: Path) -> No
 
 def test_tensorboard_has_a_time_of_its_own_and_is_not_waited_for() -> None:
     assert not Fault(PARAMETER_SERVER, KILL, (faults.TENSORBOARD,)).pauses
+
+
+def test_a_training_that_failed_or_hangs_is_not_survived_and_nothing_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faults that it would still have had to suffer are not survived either."""
+    run = rehearse.Rehearsed(MIRRORED, "faults")
+    states = iter(["running", "running", "failed"])
+    monkeypatch.setattr(run, "begin", lambda _: None)
+    monkeypatch.setattr(run, "settle", lambda _: None)
+    monkeypatch.setattr(run, "inject", lambda _: None)
+    monkeypatch.setattr(run, "pid", lambda _: 1)
+    monkeypatch.setattr(run, "status", lambda: {"state": next(states), "reason": "out of restarts", "tasks": []})
+    said: list[str] = []
+    fault = Fault(MIRRORED, KILL, ("worker-0",))
+    found = list(rehearse._suffer(run, [fault, fault], random.Random(1), said.append))
+    assert [each.recovered for each in found] == [None, None]
+    assert said == ["  kill worker-0: NOT SURVIVED"] * 2
