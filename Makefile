@@ -5,6 +5,8 @@ EXAMPLE ?=
 CLOUD   ?=
 OUT     ?= rendered/$(STACK)
 PYTHON  ?= python3
+FAULTS  ?= 20
+SEED    ?= 1
 
 STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
 PROJECT  := $(STATE)/project
@@ -35,7 +37,7 @@ FRESH       = $(if $(filter local,$(STACK)),,--run-program)
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
 
-.PHONY: help up down preview render refresh recover container watch status demo env test test-full test-cluster bench lint schema lock clean ready stack settings
+.PHONY: help up down preview render refresh recover container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -105,6 +107,9 @@ test-cluster: ready ## the tests on a real Kubernetes: that of KUBECONFIG, or as
 bench: ready ## ratios of things measured side by side
 	@python tests/bench.py && python tests/bench_training.py
 
+rehearse: .venv/.ready ## trainings that are killed and stopped while they train: FAULTS=20 SEED=1
+	@python -m ops rehearse --faults $(FAULTS) --seed $(SEED)
+
 lint: .venv/.ready ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
@@ -134,5 +139,7 @@ settings:
 	@mkdir -p $(PROJECT) $(STATE)/state && cp $(SETTINGS) $(PROJECT)/Pulumi.$(STACK).yaml && cp Pulumi.yaml $(PROJECT)/
 	@$(if $(CLOUD),grep -q 'gcp:project:' $(SETTINGS) || sed -i.bak 's/^config:/&\n  gcp:project: simulated-project/' $(PROJECT)/Pulumi.$(STACK).yaml)
 
+# A pulumi that was killed leaves a lock, its language host, and perhaps a run that it did not write down.
 stack: ready settings
 	@[ -z "$(OWN)" ] || [ -f "$(OWN)" ] || pulumi -C $(PROJECT) stack select --create $(STACK)
+	@$(if $(filter local,$(STACK)),! ls $(STATE)/state/.pulumi/locks/*/*/$(STACK)/*.json > /dev/null 2>&1 || python -m ops --stack $(STACK) recover)

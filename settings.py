@@ -231,6 +231,7 @@ class Training(Model):
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = Field((), strict=False)
     peer_timeout: Duration = Field(900, description="Without the chief or a peer for so long, a task gives up.")
+    stall_timeout: Duration = Field(1800, description="Without progress for so long, all tasks are started again.")
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = Field(10, description="Counted restarts that each task has.")
     deadline: Duration | None = Field(None, description="The run fails after so long.")
     ttl_after_finished: Duration | None = Field(None, description="Remove finished Jobs after so long.")

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -57,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
     )
     container = commands.add_parser("container", help="train in the trainer's image on this machine, in one container")
     container.add_argument("settings", type=Path, help="a settings file, such as examples/demo.yaml")
+    rehearse = commands.add_parser(
+        "rehearse", help="kill and stop the tasks of small trainings on this machine, and see whether they survive it"
+    )
+    rehearse.add_argument("--faults", type=int, default=20, help="how many; default: %(default)s")
+    rehearse.add_argument("--seed", type=int, default=1, help="of their order; default: %(default)s")
     commands.add_parser("demo", help="follow the run, and kill a worker on the way")
     return result
 
@@ -68,7 +74,7 @@ def main() -> int:
         "rerun": rerun, "models": models, "predict": predict, "demo": demo, "explain": explain, "tensorboard": tensorboard,
         "inspect": inspect,
     }  # fmt: skip
-    without_target: dict[str, Callable[[argparse.Namespace], int]] = {"recover": recover, "container": container}
+    without_target: dict[str, Callable[[argparse.Namespace], int]] = {"recover": recover, "container": container, "rehearse": rehearse}
     try:
         if args.command in without_target:
             return without_target[args.command](args)
@@ -351,6 +357,20 @@ def recover(args: argparse.Namespace) -> int:
     for line in mend(args.stack):
         print(line, flush=True)
     return 0
+
+
+def rehearse(args: argparse.Namespace) -> int:
+    from ops.rehearse import rehearse as suffer
+
+    if args.faults < 1:
+        raise OpsError(f"{args.faults} faults are no rehearsal; write --faults 20.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # its trainings end with it
+    fine, report = suffer(args.faults, args.seed, (lambda _: None) if args.json else lambda line: print(line, flush=True))
+    if args.json:
+        as_json(report)
+    else:
+        print(f"the picture is {report['picture']}\n{report['summary']}", flush=True)
+    return 0 if fine else 3
 
 
 def container(args: argparse.Namespace) -> int:

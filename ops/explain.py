@@ -363,6 +363,7 @@ def _crashed(pod: Object, log: Sequence[str]) -> str:
     step = {
         outcome.CONFIGURATION: "correct the settings, then `pulumi up` or `trainstack rerun`",
         outcome.GAVE_UP: "see why the task that it waited for did not run, then `trainstack rerun`",
+        outcome.STALLED: "see in its log what it was doing; where one step, one save or one evaluation takes so long, write a longer stall_timeout",
         outcome.RETRY: "it starts again by itself: wait",
     }.get(code, "mend what its log says; `trainstack logs` shows all of it")
     return f"it {meaning(code)}{said}; {step}."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ import psutil
 
 from ops.target import OpsError
 
+PLUGINS = r"pulumi-(language|resource)-|/language-host\b|-m pulumi\.dynamic\b"
 CLOCKS = timedelta(minutes=5)  # by which the clocks of Google and of this machine may differ
 ROOT = Path(__file__).resolve().parent.parent
 Resource = dict[str, Any]
@@ -41,6 +43,7 @@ IDS = {
     "gcp:storage/bucket:Bucket": "{name}",
     "gcp:artifactregistry/repository:Repository": "projects/{project}/locations/{location}/repositories/{repositoryId}",
     "gcp:secretmanager/secret:Secret": "projects/{project}/secrets/{secretId}",
+    "pulumi-python:dynamic/trainstack:LocalTraining": "{plan[folder]}",
 }
 # What a provider does when the thing is there, and cannot read again: not in the outputs of an adopted thing, so that the next `up` does it.
 CLUSTER = "gcp:container/cluster:Cluster"
@@ -52,9 +55,12 @@ VERSION = "gcp:secretmanager/secretVersion:SecretVersion"
 
 
 def recover(stack: str) -> Iterator[str]:
-    """Mends the state and says what it does, a line at a time. `pulumi refresh` must follow."""
+    """Mends the state and says what it does, a line at a time. `pulumi refresh` must follow; on this machine `up` and `destroy` find out by themselves."""
+    files = _files()
+    if at_work := _at_work(files, stack):
+        raise OpsError(f"another pulumi (process {at_work}) is at work on this stack; wait until it has ended, or end it with Ctrl-C.")
     yield from _end(orphans())
-    yield from _mend_files()
+    yield from _mend(files)
     _pulumi("cancel", "--yes", "--stack", stack, check=False)  # the lock of a killed engine
     exported = json.loads(_pulumi("stack", "export", "--stack", stack))
     deployment: dict[str, Any] = exported["deployment"]
@@ -82,12 +88,25 @@ def _end(processes: list[psutil.Process]) -> Iterator[str]:
     psutil.wait_procs(alive, timeout=3)
 
 
-def _mend_files() -> Iterator[str]:
-    """A backend of files keeps attributes beside each state. They can be done without, but an empty file of them makes the state unreadable."""
+def _files() -> Path | None:
+    """The folder of a backend of files."""
     url = urlsplit(json.loads(_pulumi("whoami", "--json"))["url"])
-    if url.scheme != "file":
-        return
-    for attributes in Path(url.path).glob(".pulumi/stacks/**/*.attrs"):
+    return Path(url.path) / ".pulumi" if url.scheme == "file" else None
+
+
+def _at_work(files: Path | None, stack: str) -> int | None:
+    """The engine that holds the stack's lock and is still there. One that was killed has left its lock; elsewhere nobody can tell."""
+    for lock in files.glob(f"locks/**/{stack}/*.json") if files else ():
+        with suppress(ValueError, KeyError, psutil.Error):
+            holder = json.loads(lock.read_text())
+            if holder["hostname"] == socket.gethostname() and psutil.Process(holder["pid"]).name() == "pulumi":
+                return int(holder["pid"])
+    return None
+
+
+def _mend(files: Path | None) -> Iterator[str]:
+    """A backend of files keeps attributes beside each state. They can be done without, but an empty file of them makes the state unreadable."""
+    for attributes in files.glob("stacks/**/*.attrs") if files else ():
         if not attributes.read_text().strip():
             attributes.unlink()
             yield f"removed {attributes.name}, which was cut short"
@@ -184,7 +203,7 @@ def orphans() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            ours = process.cwd() == str(ROOT) and re.search(r"pulumi-(language|resource)-|/language-host\b", " ".join(process.cmdline()))
+            ours = process.cwd() == str(ROOT) and re.search(PLUGINS, " ".join(process.cmdline()))
             if ours and not any(parent.name() == "pulumi" for parent in process.parents()):
                 found.append(process)
         except psutil.Error:

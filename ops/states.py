@@ -30,6 +30,7 @@ COUNTED, NOT_COUNTED = "batch.kubernetes.io/job-index-failure-count", "batch.kub
 
 MEANINGS = {
     outcome.GAVE_UP: "gave up: the lead or a peer was not there for peer_timeout",
+    outcome.STALLED: "no progress for stall_timeout",
     outcome.RETRY: "saved after it was told to stop, or a peer was lost; not counted",
     outcome.CONFIGURATION: "a configuration error",
     126: "the command cannot be executed",

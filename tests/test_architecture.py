@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 # What is computed from arguments alone; the objects of Kubernetes are data until declare.py makes resources of them.
 PURE = (
     "naming",
-    *(f"workloads/{name}" for name in ("commands", "figures", "outcome", "places", "reach", "topology")),
+    *(f"workloads/{name}" for name in ("commands", "faults", "figures", "outcome", "places", "reach", "topology")),
     *(f"workloads/kubernetes/{name}" for name in ("beside", "names", "placement", "pods", "policies", "quantities", "tasks", "wanted")),
 )
 IMPURE = {"pulumi", "pulumi_gcp", "pulumi_kubernetes", "kubernetes", "tensorflow", "settings", "psutil", "yaml"}

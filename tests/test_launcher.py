@@ -22,6 +22,7 @@ from workloads.topology import Task, Topology, cluster_dns, condensed, dns_patte
 SERVERS = Topology(chief=1, worker=1, ps=1, evaluator=1)
 TOGETHER = Topology(worker=2)
 FOREVER = "import time; time.sleep(600)"
+SIGNS = "import os; sign = lambda text: os.write(int(os.environ['TRAINSTACK_HEARTBEAT']), text); "  # for commands that give signs of life
 READY = "print('ready', file=sys.stderr, flush=True)"  # for commands whose handlers a test waits for
 
 
@@ -453,3 +454,114 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", launcher.__file__, "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert "TF_CONFIG" in done.stdout
+
+
+class TestWhatHangs:
+    """A command that is stopped, not dead, or gives no more signs, is killed and begins again; a machine that slept is not mistaken for that."""
+
+    def test_a_stopped_command_is_killed_and_it_is_not_its_fault(self, servers: Crew) -> None:
+        ps = servers.start("ps-0", FOREVER)
+        servers.wait_until_running("ps-0")
+        psutil.Process(ps.pid).children()[0].suspend()
+        began = time.monotonic()
+        assert ps.wait(40) == 75
+        assert time.monotonic() - began < 10
+        assert "the command has been stopped for 5 s; it is killed" in servers.log("ps-0").read_text()
+
+    def test_what_the_command_has_started_counts_too(self, servers: Crew) -> None:
+        shell = f"{sys.executable} -c 'import time; time.sleep(600)' & wait"
+        ps = servers.start("ps-0", "", through=["sh", "-c", shell])
+        inner = eventually(lambda: psutil.Process(ps.pid).children(recursive=True)[1:], 5, "the child did not start")[0]
+        inner.suspend()
+        assert ps.wait(40) == 75
+        eventually(lambda: not inner.is_running() or inner.status() == psutil.STATUS_ZOMBIE, 5, "it is still there")
+
+    def test_a_short_stop_is_left_alone(self, servers: Crew) -> None:
+        ps = servers.start("ps-0", FOREVER)
+        servers.wait_until_running("ps-0")
+        child = psutil.Process(ps.pid).children()[0]
+        for _ in range(2):
+            child.suspend()
+            time.sleep(3)
+            child.resume()
+            time.sleep(2)
+        assert ps.poll() is None
+
+    def test_a_launcher_that_was_stopped_with_its_command_does_not_blame_the_command(self, servers: Crew) -> None:
+        """As a laptop that slept: both wake, and the command runs a moment after its launcher."""
+        ps = servers.start("ps-0", FOREVER)
+        servers.wait_until_running("ps-0")
+        child, own = psutil.Process(ps.pid).children()[0], psutil.Process(ps.pid)
+        child.suspend()
+        own.suspend()
+        time.sleep(launcher.STOPPED + 2)
+        own.resume()
+        time.sleep(1.5)
+        child.resume()
+        time.sleep(2)
+        assert ps.poll() is None
+
+    def test_a_lead_that_comes_no_further_ends_and_all_begin_again(self, servers: Crew) -> None:
+        others = [servers.start(name, FOREVER) for name in ("ps-0", "worker-0", "evaluator-0")]
+        code = f"{SIGNS}import time\nfor _ in range(3): sign(b'+'); time.sleep(1.5)\nwhile True: sign(b'.'); time.sleep(0.2)"
+        began = time.monotonic()
+        chief = servers.start("chief-0", code, "--stall-timeout", "3")
+        eventually(lambda: (servers.says("chief-0") or {}).get("progress") == 3, 10, "progress is not heard of")
+        assert chief.wait(40) == launcher.STALLED
+        assert time.monotonic() - began > 6, "not while it came further"
+        assert [process.wait(40) for process in others] == [75, 75, 75]
+        assert "the training has come no further for 3 s" in servers.log("chief-0").read_text()
+
+    def test_a_command_that_gives_no_signs_is_never_called_stalled(self, together: Crew) -> None:
+        second = together.start("worker-1", FOREVER, "--stall-timeout", "1")
+        first = together.start("worker-0", "import time; time.sleep(5)", "--stall-timeout", "1")
+        assert first.wait(40) == 0
+        assert second.wait(40) == 0
+
+    def test_only_a_launcher_can_say_that_it_stalled(self) -> None:
+        assert launcher.exit_code(launcher.STALLED, stopped=False, lead_succeeded=False, peer_lost=False) == 1
+
+
+class TestPatience:
+    """In time that the looking process was awake."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        now = [100.0]
+        monkeypatch.setattr(launcher.time, "monotonic", lambda: now[0])
+        return now
+
+    def looks(self, clock: list[float], patience: launcher.Patience, *times: tuple[float, bool]) -> list[bool]:
+        answers = []
+        for at, fine in times:
+            clock[0] = 100 + at
+            answers.append(patience.is_over(fine))
+        return answers
+
+    def test_it_ends_when_something_was_wrong_all_the_time(self, clock: list[float]) -> None:
+        wrong = [(float(second), False) for second in range(1, 7)]
+        assert self.looks(clock, launcher.Patience(5), *wrong) == [False] * 5 + [True]
+
+    def test_a_moment_in_between_begins_it_anew(self, clock: list[float]) -> None:
+        looks = [(float(second), second == 4) for second in range(1, 11)]
+        assert self.looks(clock, launcher.Patience(5), *looks) == [False] * 9 + [True]
+
+    def test_after_a_sleep_it_begins_anew(self, clock: list[float]) -> None:
+        assert self.looks(clock, launcher.Patience(5), (1, False), (2, False), (3600, False), (3602, False)) == [False] * 4
+
+    def test_a_sign_of_life_must_be_followed_by_others(self, clock: list[float]) -> None:
+        signs, written = os.pipe()
+        life = launcher.Life(os.getpid(), signs, None)
+        for _ in range(100):
+            clock[0] += 2
+            assert life.look() == "", "it has never given one"
+        os.write(written, b".")
+        assert life.look() == ""
+        found = []
+        while not found or not found[-1]:
+            clock[0] += 2
+            found.append(life.look())
+        assert found[-1] == "silent"
+        assert launcher.SILENT < 2 * len(found) < launcher.SILENT + 5
+        os.close(signs)
+        os.close(written)

@@ -150,6 +150,7 @@ def test_every_key_of_the_reference_is_accepted() -> None:
                 "node_selector": {"a": "b"},
                 "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}],
                 "peer_timeout": "15m",
+                "stall_timeout": "30m",
                 "max_restarts": 10,
                 "deadline": "6h",
                 "ttl_after_finished": None,

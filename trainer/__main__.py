@@ -11,7 +11,7 @@ import time
 import traceback
 from types import ModuleType
 
-from trainer import arguments, cluster, programs
+from trainer import arguments, cluster, heartbeat, programs
 
 STARTED = time.time()
 
@@ -53,6 +53,7 @@ def serve() -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(cluster.TRY_AGAIN))
     from trainer import strategies
 
+    heartbeat.begin()
     # join() blocks the main thread outside of Python, where no handler would run.
     threading.Thread(target=strategies.serve, daemon=True).start()
     while True:
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace, program: ModuleType, me: cluster.Cluster, name
     import tensorflow as tf
     import tf_keras as keras
 
+    heartbeat.begin()
     tf.get_logger().setLevel("ERROR")  # its warnings about retracing a save are not for the reader of a training's log
     keras.utils.set_random_seed(args.seed)
     if args.deterministic:
@@ -91,6 +93,11 @@ def code_of(error: Exception) -> int:
     if isinstance(error, cluster.ConfigurationError | FileNotFoundError | tf.errors.NotFoundError):
         print(f"trainer: {error}", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR
+    from trainer import files
+
+    if isinstance(error, files.UnwritableError):  # there may be room when it is tried again
+        print(f"trainer: {error}", file=sys.stderr)
+        return 1
     if isinstance(error, PermissionError | tf.errors.PermissionDeniedError | tf.errors.UnauthenticatedError | tf.errors.UnimplementedError):
         print(
             f"trainer: a directory cannot be used ({str(error).splitlines()[0]}); correct it, or who may read and write it", file=sys.stderr

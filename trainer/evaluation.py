@@ -31,16 +31,17 @@ def sidecar(args: argparse.Namespace, program: ModuleType, started: float) -> No
         over = checkpoints.finished_at(args.checkpoint_dir) > started  # asked first: what is listed afterwards holds the last checkpoint
         pending = [step for step in checkpoints.steps(args.checkpoint_dir) if step not in done]
         for step in pending:
-            try:
-                reader.read(f"{checkpoints.folder(args.checkpoint_dir, step)}/checkpoint").expect_partial()
-            except tf.errors.NotFoundError:
-                print(f"step {step}: its checkpoint was removed before it could be evaluated", flush=True)
-                done.add(step)
-                continue
-            values = model.evaluate(test, verbose=0, return_dict=True)
-            record(writer, step, values)
             done.add(step)
-            files.write_text(f"{args.checkpoint_dir}/{checkpoints.EVALUATED}", json.dumps({"step": step}))
+            try:
+                checkpoints.read(reader, checkpoints.folder(args.checkpoint_dir, step)).expect_partial()
+            except checkpoints.DamagedError as error:
+                print(f"step {step}: its checkpoint was removed before it could be evaluated, or is damaged ({error})", flush=True)
+                continue
+            record(writer, step, model.evaluate(test, verbose=0, return_dict=True))
+            try:
+                files.write_text(f"{args.checkpoint_dir}/{checkpoints.EVALUATED}", json.dumps({"step": step}))
+            except files.UNWRITABLE as error:
+                files.warn(f"it cannot be noted that step {step} was evaluated ({files.reason(error)}); its checkpoint is kept for longer")
         if over and not pending:
             return
         time.sleep(LOOK_EVERY)

@@ -1,18 +1,48 @@
-"""Small files that are always whole, on a local disk or on gs://."""
+"""Small files that are always whole, on a local disk or on gs://; and what it means that a place cannot be written."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import os
+import re
+import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.cluster import ConfigurationError
+
+# What a full disk, a quota, a read-only mount or missing permission look like. It may pass, and so no training ends of it.
+UNWRITABLE = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, OSError)
+
+
+class UnwritableError(Exception):
+    """A result that has to be written and cannot be now. One sentence."""
+
+
+@contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Around what cannot be left out. Memory that is exhausted looks the same, so that is not asked where something is computed."""
+    try:
+        yield
+    except UNWRITABLE as error:
+        raise UnwritableError(f"{what} cannot be written ({reason(error)}); make room, or make it writable") from None
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, without TensorFlow's words about where in a graph."""
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\{\{.*?\}\} *| *\[Op:\w+\].*$", "", first)
+
+
+def warn(text: str) -> None:
+    """For people, above all for those who look for why something is missing."""
+    print(f"trainer: WARNING: {text}", file=sys.stderr, flush=True)
 
 
 def read_text(path: str) -> str | None:

@@ -15,7 +15,8 @@ TRAINING, EVALUATION = "metrics.jsonl", "evaluation.jsonl"
 class MetricsWriter:
     """Appends one record per call. Only the task that owns the file writes it.
 
-    A training that goes on from an older checkpoint repeats some steps; what was written of them before is dropped.
+    A training that goes on from an older checkpoint repeats some steps; what was written of them before is dropped. A place that cannot be written
+    ends no training: all records are written every time, so the next time brings what is missing.
     """
 
     def __init__(self, log_dir: str, name: str, resumed_at: int) -> None:
@@ -29,11 +30,14 @@ class MetricsWriter:
     def write(self, step: int, values: dict[str, float], **extra: Any) -> None:
         record = {"step": step, "time": round(time.time(), 3), **{name: round(float(value), 6) for name, value in values.items()}, **extra}
         self.records.append(record)
-        files.write_lines(self.path, self.records)
-        with self.summary.as_default():
-            for name, value in values.items():
-                tf.summary.scalar(name, value, step=step)
-        self.summary.flush()
+        try:
+            files.write_lines(self.path, self.records)
+            with self.summary.as_default():
+                for name, value in values.items():
+                    tf.summary.scalar(name, value, step=step)
+            self.summary.flush()
+        except files.UNWRITABLE as error:
+            files.warn(f"the numbers of step {step} cannot be written now ({files.reason(error)}); make room in log_dir")
 
 
 class Meter:

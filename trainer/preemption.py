@@ -40,8 +40,8 @@ class Preemption:
                 self.save_and_leave()
 
     def save_and_leave(self) -> None:
-        self.checkpoints.save()
-        print(f"told to stop: saved at step {self.checkpoints.step}", flush=True)
+        saved = self.checkpoints.save()
+        print(f"told to stop: {'saved' if saved else 'NOT saved'} at step {self.checkpoints.step}", flush=True)
         leave(TRY_AGAIN)
 
     def check(self) -> None:

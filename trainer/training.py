@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from trainer import data, evaluation, loops, strategies
+from trainer import data, evaluation, files, heartbeat, loops, strategies
 from trainer.checkpoints import Checkpoints
 from trainer.cluster import Cluster
 from trainer.export import export
@@ -49,8 +49,9 @@ class Training:
     def begin(self, step: int) -> None:
         self.meter = Meter(step)
         lead = self.cluster.is_lead
-        self.writer = MetricsWriter(self.args.log_dir, TRAINING, step) if lead else None
-        self.evaluations = MetricsWriter(self.args.log_dir, EVALUATION, step) if lead and self.args.evaluator == "inline" else None
+        with files.writing("log_dir"):
+            self.writer = MetricsWriter(self.args.log_dir, TRAINING, step) if lead else None
+            self.evaluations = MetricsWriter(self.args.log_dir, EVALUATION, step) if lead and self.args.evaluator == "inline" else None
         left = self.total_steps - step
         replicas = self.strategy.num_replicas_in_sync
         print(f"training {self.args.program} under {self.name}, replicas {replicas}: {left} of {self.total_steps} steps to go", flush=True)
@@ -69,9 +70,11 @@ class Training:
             if self.name != "parameter_server":
                 agree(self.model)
             self.checkpoints.save()
+            heartbeat.further()
             self.preemption.check()
             if self.args.evaluator == "inline":
                 self.evaluate(step)
+                heartbeat.further()
         self.meter = Meter(step)  # neither saving nor evaluating counts as training
 
     def evaluate(self, step: int) -> None:
@@ -100,7 +103,9 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
         model = program.model(args)
         model.optimizer.build(model.trainable_variables)
         model._configure_steps_per_execution(args.steps_per_execution)  # compile() would take it, but the program compiles
-        checkpoints = Checkpoints(args.checkpoint_dir, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar")
+        checkpoints = Checkpoints(
+            args.checkpoint_dir, program, model, strategy, name, cluster, args.keep_checkpoints, args.evaluator == "sidecar"
+        )
     step, done = checkpoints.restore(args.resume_from)
     args.resumed_at = step
     total_steps = step + max(0, round((args.epochs - done) * args.epoch_steps))
@@ -111,9 +116,11 @@ def train(args: argparse.Namespace, program: ModuleType, cluster: Cluster, name:
     )
     checkpoints.measure.assign([float(args.begun), float(args.epoch_steps)])
     training.begin(step)
+    heartbeat.follow(lambda: checkpoints.step)
     if step < training.total_steps:
         loops.run(training, step)
-    exported = export(program, args, model, checkpoints.step, cluster)
+    with files.writing("model_dir"):
+        exported = export(program, args, model, checkpoints.step, cluster)
     checkpoints.finish()
     preemption.meet()
     if cluster.is_lead:

@@ -15,13 +15,17 @@ after the task's TensorFlow port (http://HOST:PORT+1/, a few words of JSON), and
   before that waits for the lead's word: a lead that has to begin again cannot do so without it;
 - when the lead cannot be reached for the peer timeout, it ends the command and gives up; so does a chief whose workers are all
   gone for so long, or one of its parameter servers;
-- a lead that is done, or has failed for good, stays until everybody has heard of it, so that a task that comes late ends as well.
+- a lead that is done, or has failed for good, stays until everybody has heard of it, so that a task that comes late ends as well;
+- a command that hangs is killed, because a parameter server that is stopped and not dead holds up everybody for ever. That a process of it is
+  stopped is seen on Linux for any command. A command may also give signs of life: it finds the number of an open file in TRAINSTACK_HEARTBEAT and
+  writes a `.` there now and then, and a `+` when the training has come further. Who has begun with it must go on;
+- a lead whose command gives such signs, and comes no further for the stall timeout, is ended, and with it everybody: all begin again.
 
 Tasks of another revision of the training (--revision) do not count as anybody: old and new ones may be there at once under the same names.
 
 Its exit code: 0 done; 75 try again, this was not the task's own fault (it was told to stop, or a peer was lost); 78 a configuration
-error, trying again is useless; 69 the lead or a peer was away for the peer timeout, or the lead said so: gave up; anything else is what the
-command returned, or 128 + the signal that ended it.
+error, trying again is useless; 69 the lead or a peer was away for the peer timeout, or the lead said so: gave up; 70 the lead came no further for
+the stall timeout; anything else is what the command returned, or 128 + the signal that ended it.
 
 One environment variable holds 128 KiB. A TF_CONFIG that is longer is written out here from a file with the cluster in a few words (--cluster), and
 handed to the command's Python in a file instead.
@@ -49,13 +53,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-DONE, GAVE_UP, RETRY, CONFIGURATION = 0, 69, 75, 78
+DONE, GAVE_UP, STALLED, RETRY, CONFIGURATION = 0, 69, 70, 75, 78
 LONGEST = 128 * 1024  # bytes of one environment variable with its name and a zero behind it
 ASK_EVERY = 0.5  # seconds between two questions to the lead
 QUESTIONS = 200.0  # that a lead should have to answer in a second; with more tasks each asks less often
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL once the run is over
 FAREWELL = 10.0  # seconds a lead that gives up stays to tell those that are there
 DEFER = 4.0  # seconds a server that is told to stop waits for the chief to be told, too
+HEARTBEAT = "TRAINSTACK_HEARTBEAT"
+LOOK_EVERY = 1.0  # seconds between two looks at whether the command hangs
+STOPPED = 5.0  # seconds after which a command that is stopped is killed
+SILENT = 120.0  # and one that gave signs of life and gives none; loading a large library may hold up a whole interpreter
+ASLEEP = 3.0  # seconds between two looks after which it was this process, or the whole machine, that was stopped
 
 # How long a task may go on after the lead's success before it is ended: the evaluator tries the last checkpoint, workers that trained beside
 # the lead finish by themselves, parameter servers and their workers have nothing left to do.
@@ -118,6 +127,61 @@ def handed_over(config: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))}
 
 
+class Patience:
+    """Says when something has been wrong for too long, in time that this process was awake: after a laptop's sleep counting begins anew."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.since, self.last = limit, time.monotonic(), time.monotonic()
+
+    def is_over(self, fine: bool) -> bool:
+        now = time.monotonic()
+        if fine or now - self.last > max(ASLEEP, self.limit / 10):
+            self.since = now
+        self.last = now
+        return now - self.since > self.limit
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is there and does not run, as after SIGSTOP; one that is looked at by a debugger is not meant. Only Linux can say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
+
+
+def family(pid: int) -> list[int]:
+    """A process and what it has started, and so on."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return [pid, *(each for child in children for each in family(int(child)))]
+
+
+class Life:
+    """What is known of a command's life, from outside and by the signs that it gives."""
+
+    def __init__(self, pid: int, signs: int, stall_timeout: float | None) -> None:
+        self.pid, self.signs, self.gives_signs, self.progress = pid, signs, False, 0
+        self.stopped, self.silent = Patience(STOPPED), Patience(SILENT)
+        self.stalled = Patience(stall_timeout) if stall_timeout else None
+        os.set_blocking(signs, False)
+
+    def look(self) -> str:
+        """How the command hangs: stopped, silent or stalled; empty when it does not."""
+        heard = b""
+        with contextlib.suppress(BlockingIOError):
+            heard = os.read(self.signs, 65536)
+        self.gives_signs |= bool(heard)
+        further = heard.count(b"+")
+        self.progress += further
+        if self.stopped.is_over(not any(map(is_stopped, family(self.pid)))):
+            return "stopped"
+        if self.silent.is_over(bool(heard) or not self.gives_signs):
+            return "silent"
+        return "stalled" if self.stalled and self.stalled.is_over(bool(further) or not self.gives_signs) else ""
+
+
 @dataclass
 class State:
     """What this launcher tells whoever asks."""
@@ -131,11 +195,25 @@ class State:
     failed_at: float = 0.0
     exit_code: int | None = None
     stopping: bool = False  # told to stop, and perhaps saving
+    progress: int = 0  # how often the command has said that it has come further
+    stalled: bool = False  # it came no further for too long, and all have to begin again
     told: set[str] = field(default_factory=set)  # who has heard of the end, or has ended by itself
     asked: dict[str, float] = field(default_factory=dict)  # who asks, and when last
 
     def answer(self) -> bytes:
-        shown = ("task", "revision", "state", "waiting_for", "incarnation", "done_with", "failed_at", "exit_code", "stopping")
+        shown = (
+            "task",
+            "revision",
+            "state",
+            "waiting_for",
+            "incarnation",
+            "done_with",
+            "failed_at",
+            "exit_code",
+            "stopping",
+            "progress",
+            "stalled",
+        )
         return json.dumps({name: getattr(self, name) for name in shown}).encode()
 
     def note(self, asker: str, revision: str, over: bool) -> None:
@@ -192,7 +270,7 @@ def accepts(address: tuple[str, int]) -> bool:
 def exit_code(returned: int, *, stopped: bool, lead_succeeded: bool, peer_lost: bool) -> int:
     """From what the command returned to what the task reports."""
     code = returned if returned >= 0 else 128 - returned
-    code = 1 if code == GAVE_UP else code  # which only a launcher can say
+    code = 1 if code in (GAVE_UP, STALLED) else code  # which only a launcher can say
     if lead_succeeded:
         return DONE
     if code in (DONE, RETRY, CONFIGURATION):
@@ -217,7 +295,8 @@ class Launcher:
         self.incarnations: dict[str, str] = {}  # of the peers that were waited for
         self.lead_incarnation = ""  # the one that was heard first
         self.stopped = self.told = self.lead_succeeded = self.lead_begins_again = False
-        self.ending = ""  # why the command is being ended: succeeded, failed or lost
+        self.ending = ""  # why the command is being ended: succeeded, failed, lost or stalled
+        self.was_stopped = False  # the command, from outside: no fault of its own
         self.verdict = CONFIGURATION  # what the lead failed with
 
     def run(self, command: list[str], environment: dict[str, str]) -> int:
@@ -284,16 +363,20 @@ class Launcher:
         return answer if there and (not self.wait_for_servers or accepts((host, port - 1))) else None
 
     def supervise(self, command: list[str], environment: dict[str, str]) -> int:
+        signs, written = os.pipe()
         try:
-            self.child = child = subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True)
+            environment = {**os.environ, **environment, HEARTBEAT: str(written)}
+            self.child = child = subprocess.Popen(command, env=environment, start_new_session=True, pass_fds=[written])
         except OSError as error:
             raise CommandError(error.strerror) from None
+        os.close(written)
+        life = Life(child.pid, signs, self.options.stall_timeout if self.lead is None else None)
         self.state.state = "running"
         if self.stopped:  # a signal that came while the command was being started
             self.told = False
         if self.lead is not None:
             threading.Thread(target=self.watch_lead, daemon=True).start()
-        killed_at, started = 0.0, time.monotonic()
+        killed_at, looked_at, started = 0.0, 0.0, time.monotonic()
         while child.poll() is None:
             time.sleep(0.1)
             if self.stopped and not self.told:
@@ -305,6 +388,9 @@ class Launcher:
             if not self.ending and (missed := self.abandoned(started)):
                 say(f"nothing has been heard of {missed} for {self.peer_timeout:.0f} s; giving up")
                 self.ending = "lost"
+            if not self.ending and time.monotonic() - looked_at > LOOK_EVERY:
+                self.look_after(child, life)
+                looked_at = time.monotonic()
             if self.ending and not killed_at:
                 self.tell(child)
                 killed_at = time.monotonic() + GRACE
@@ -312,6 +398,19 @@ class Launcher:
                 send(child, signal.SIGKILL)
         send(child, signal.SIGKILL)  # what the command may have left behind
         return self.finish(child.returncode)
+
+    def look_after(self, child: subprocess.Popen[bytes], life: Life) -> None:
+        """Ends a command that hangs."""
+        hangs = life.look()
+        self.state.progress = life.progress
+        if hangs == "stalled":
+            say(f"the training has come no further for {self.options.stall_timeout:.0f} s (stall_timeout); all tasks begin again")
+            self.ending, self.state.stalled = hangs, True
+        elif hangs:
+            how = f"been stopped for {STOPPED:.0f} s" if hangs == "stopped" else f"given no sign of life for {SILENT:.0f} s"
+            say(f"the command has {how}; it is killed and begins again")
+            self.was_stopped = hangs == "stopped"
+            send(child, signal.SIGKILL)
 
     def wait_for_the_lead_to_save(self) -> None:
         """Everybody may have been told to stop at once, and what the chief saves is on the servers: they stay for as long as it saves."""
@@ -338,9 +437,12 @@ class Launcher:
             code = GAVE_UP if self.options.linger is None else DONE
         elif self.ending == "failed":
             code = self.verdict if self.options.linger is None else DONE
+        elif self.ending == "stalled" and not self.stopped:
+            code = STALLED if self.lead is None else RETRY
         else:
-            suspicious = returned not in (DONE, RETRY, CONFIGURATION) and not (succeeded or self.stopped)
-            code = exit_code(returned, stopped=self.stopped, lead_succeeded=succeeded, peer_lost=suspicious and self.peer_lost())
+            stopped = self.stopped or self.was_stopped
+            suspicious = returned not in (DONE, RETRY, CONFIGURATION) and not (succeeded or stopped)
+            code = exit_code(returned, stopped=stopped, lead_succeeded=succeeded, peer_lost=suspicious and self.peer_lost())
         say(f"the task ended with {returned}, reported as {code}" if code != returned else f"the task ended with {code}")
         return self.conclude(code)
 
@@ -359,7 +461,7 @@ class Launcher:
     def conclude(self, code: int) -> int:
         """Tells whoever has to know that this task has ended, and will not come back."""
         self.state.state, self.state.exit_code = ("succeeded" if code == DONE else "failed"), code
-        if code in (DONE, GAVE_UP, CONFIGURATION):
+        if code in (DONE, GAVE_UP, STALLED, CONFIGURATION):
             if self.lead is None:
                 self.tell_the_others()
             else:
@@ -380,6 +482,9 @@ class Launcher:
                     self.lead_succeeded, ending = True, "succeeded"
                 elif answer["exit_code"] in (CONFIGURATION, GAVE_UP):
                     self.verdict, ending = answer["exit_code"], "failed"
+                elif answer["stalled"] and self.options.linger is None:
+                    say(f"{answer['task']} makes no progress; all tasks begin again")
+                    ending = "stalled"
                 elif answer["exit_code"] is not None or answer["incarnation"] != self.lead_incarnation:
                     self.lead_begins_again = True
             elif time.monotonic() - heard > self.peer_timeout:
@@ -419,7 +524,8 @@ class Launcher:
 
     def tell_the_others(self) -> None:
         """Stays until everybody has heard how the run ended: every peer, and whoever else has been asking. Who is away just now has some time to come back."""
-        stays = FAREWELL if self.state.exit_code == GAVE_UP else self.options.farewell  # who is away now would give up, too
+        # Who is away now would give up, too, or begins again anyway.
+        stays = FAREWELL if self.state.exit_code in (GAVE_UP, STALLED) else self.options.farewell
         deadline = time.monotonic() + max(stays, 3 * self.place.ask_every)
         everybody = set(self.place.peers) | set(self.options.tell)
         while (now := time.monotonic()) < deadline and not self.stopped and not self.orphaned():
@@ -458,6 +564,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--farewell", type=float, default=FAREWELL, metavar="SECONDS", help="how long the lead waits at its end for tasks that are away"
+    )
+    parser.add_argument(
+        "--stall-timeout", type=float, metavar="SECONDS", help="a lead that gives signs of life and comes no further for so long is ended"
     )
     parser.add_argument("--tell", action="append", default=[], metavar="TASK", help="who else has to hear of the lead's end")
     parser.add_argument("--grace", type=float, default=6, metavar="SECONDS", help="what there is between SIGTERM and SIGKILL")

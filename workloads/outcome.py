@@ -6,6 +6,7 @@
 | 75 | saved after SIGTERM, or a peer was lost | started again, not counted |
 | 78 | configuration error | never started again, the run fails |
 | 69 | gave up: the lead or a peer was not there for `peer_timeout` | never started again |
+| 70 | the lead made no progress for `stall_timeout` | all tasks are started again, the lead's restart is counted |
 | anything else | failed | started again, counted in `max_restarts` of that task |
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 
 from workloads.topology import PARAMETER_SERVER, Task, Topology
 
-DONE, GAVE_UP, RETRY, CONFIGURATION = 0, 69, 75, 78
+DONE, GAVE_UP, STALLED, RETRY, CONFIGURATION = 0, 69, 70, 75, 78
 
 
 def final(exit_code: int) -> bool:

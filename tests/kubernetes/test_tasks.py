@@ -285,6 +285,28 @@ def test_the_lead_stays_until_everybody_has_heard_of_the_end() -> None:
     assert all("--peer-timeout=90" in options_of(made, role) and "--grace=120" in options_of(made, role) for role in made.counts)
 
 
+def test_the_lead_is_told_when_it_has_stalled() -> None:
+    made = wanted(stall_timeout="10m")
+    assert "--stall-timeout=600" in options_of(made, "chief")
+    for role in ("worker", "ps"):
+        assert not [option for option in options_of(made, role) if option.startswith("--stall-timeout")]
+    assert "--stall-timeout=1800" in options_of(wanted(**MIRRORED), "worker"), "without a chief, worker 0 is the lead"
+
+
+def test_the_kubelet_looks_after_the_launcher() -> None:
+    """A launcher that is stopped does not end by itself; it has nothing to save, so it gets little time."""
+    for role in ("chief", "worker", "ps"):
+        probe = container_of(job(wanted(), role))["livenessProbe"]
+        assert probe["httpGet"] == {"path": "/", "port": "launcher"}
+        assert probe["periodSeconds"] * probe["failureThreshold"] <= 30
+        assert probe["terminationGracePeriodSeconds"] < 30
+    assert outcome.STALLED not in [
+        code
+        for rule in job(wanted(), "chief")["spec"]["podFailurePolicy"]["rules"]
+        for code in rule.get("onExitCodes", {}).get("values", [])
+    ], "a stall is tried again, and counted"
+
+
 def test_a_command_is_started_by_the_launcher_too() -> None:
     made = wanted(**COMMAND)
     words = container_of(job(made, "chief"))["command"]

@@ -241,6 +241,59 @@ def test_a_killed_launcher_leaves_no_task_that_would_hold_the_port(lab: Lab) -> 
     eventually(lambda: len(list(runs.processes(folder, "ps-0"))) == 3, 5, "processes of the first one are left")
 
 
+def test_a_stopped_launcher_is_killed_with_its_task_and_started_again(lab: Lab) -> None:
+    """Nobody else can: it does not answer, and its task, stopped or not, would run on without it."""
+    folder = lab.run("time.sleep(600)", max_restarts=0)
+    first = wait_for_task(folder, "ps-0", state="running")["pid"]
+    for process in runs.processes(folder, "ps-0"):
+        process.suspend()
+    again = eventually(lambda: (now := task(folder, "ps-0"))["pid"] not in (None, first) and now, 15, "it is not started again")
+    assert (again["restarts"], again["exit_code"]) == (0, 75), "a stop from outside does not count"
+    wait_for_task(folder, "ps-0", state="running")
+    assert runs.read_status(folder)["state"] == "running"
+
+
+def test_a_stopped_supervisor_is_told_of_and_can_be_ended(lab: Lab) -> None:
+    folder = lab.run("time.sleep(600)")
+    wait_for_task(folder, "ps-0", state="running")
+    own = psutil.Process(runs.read_status(folder)["pid"])
+    own.suspend()
+    eventually(lambda: f"kill -CONT {own.pid}" in runs.read_status(folder)["reason"], 5, "it is not called stopped")
+    own.resume()
+    eventually(lambda: runs.read_status(folder)["reason"] == "", 5, "it is still called stopped")
+    own.suspend()
+    runs.stop(folder)
+    assert alive(folder) == []
+    assert runs.read_status(folder)["state"] == "cancelled"
+
+
+STALLS = (
+    "sign = lambda text: os.write(int(os.environ['TRAINSTACK_HEARTBEAT']), text)\nmark = os.environ['TRAINSTACK_RUN'] + '/starts-' + name\n"
+    "open(mark, 'a').write('x'); starts = os.path.getsize(mark)\n"
+)
+
+
+def test_a_run_without_progress_is_started_again_once_and_then_fails_with_the_reason(lab: Lab) -> None:
+    folder = lab.run(STALLS + "while True: sign(b'.'); time.sleep(0.2)", stall_timeout="2s")
+    reason = wait(folder, "failed", 40)["reason"]
+    assert reason.startswith("chief-0 made no progress for 2 s (stall_timeout), and again none after a new start; see tasks/chief-0.log")
+    assert {path.name: path.read_text() for path in folder.glob("starts-*")} == {
+        f"starts-{name}": "xx" for name in ("chief-0", "worker-0", "worker-1", "ps-0")
+    }, "all tasks were started again"
+    eventually(lambda: alive(folder) == [], 5, "processes are left")
+
+
+def test_progress_after_a_stall_makes_up_for_it(lab: Lab) -> None:
+    """Twice stalled, with progress in between; the third start succeeds."""
+    code = STALLS + (
+        "if starts == 3: sys.exit(0)\nif starts == 2:\n    for _ in range(8): sign(b'+'); time.sleep(0.5)\n"
+        "while True: sign(b'.'); time.sleep(0.2)"
+    )
+    folder = lab.run(code, strategy="mirrored", worker=None, ps=None, stall_timeout="2s")
+    wait(folder, "succeeded", 60)
+    assert task(folder, "worker-0")["restarts"] == 2, "a stall is counted"
+
+
 def test_two_runs_side_by_side_have_ports_of_their_own(lab: Lab) -> None:
     code = "print(os.environ['TF_CONFIG'], flush=True); time.sleep(600)"
     folders = [lab.run(code, name=name) for name in ("one", "two")]

@@ -75,7 +75,7 @@ def test_a_file_system_that_says_no_is_one_line(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("program", "name", "taken", "refused"),
     [
-        *((name, "learning_rate", ["0.5", "1e-5"], ["0", "-1", "nan", "inf", "much"]) for name in programs.names() if name != "digits"),
+        *((name, "learning_rate", ["0.5", "1e-5"], ["0", "-1", "nan", "inf", "much"]) for name in programs.names()),
         ("resnet_cifar10", "weight_decay", ["0", "0.1"], ["-0.1", "nan"]),
         ("cats_vs_dogs", "dropout", ["0", "0.99"], ["1", "-0.1", "nan"]),
         ("mnist", "warmup_epochs", ["0", "1.5"], ["-1", "inf"]),

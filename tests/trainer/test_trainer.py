@@ -170,17 +170,18 @@ def test_metrics_of_steps_that_are_repeated_are_dropped(tmp_path: Path) -> None:
 class Small:
     """A model and its checkpoints in a directory, as the lead of a mirrored training has them."""
 
-    def __init__(self, directory: Path, keep: int = 2, sidecar: bool = False, rate: float = 0.01) -> None:
+    def __init__(self, directory: Path, keep: int = 2, sidecar: bool = False, units: int = 1, rate: float = 0.01) -> None:
         import tensorflow as tf
         import tf_keras as keras
 
         from trainer.checkpoints import Checkpoints
+        from trainer.programs import digits
 
-        self.model = keras.Sequential([keras.layers.Dense(1, input_shape=(1,))])
+        self.model = keras.Sequential([keras.layers.Dense(units, input_shape=(1,))])
         self.model.compile(keras.optimizers.SGD(rate), "mse")
         self.model.optimizer.build(self.model.trainable_variables)
         lead = cluster.Cluster("worker", 0, {"worker": 1})
-        self.checkpoints = Checkpoints(str(directory), self.model, tf.distribute.get_strategy(), "mirrored", lead, keep, sidecar)
+        self.checkpoints = Checkpoints(str(directory), digits, self.model, tf.distribute.get_strategy(), "mirrored", lead, keep, sidecar)
 
     def at(self, step: int) -> Small:
         self.model.optimizer.iterations.assign(step)
@@ -243,6 +244,219 @@ def test_a_run_to_resume_from_must_have_a_checkpoint(tmp_path: Path) -> None:
 
 
 LEAD = cluster.Cluster("worker", 0, {"worker": 1})
+DATA, INDEX = "checkpoint.data-00000-of-00001", "checkpoint.index"
+
+
+def changed_within(path: Path) -> None:
+    """As a disk that lies: the file keeps its length."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    f"{what} {name.split('.')[1].split('-')[0]}": (name, how)
+    for name in (DATA, INDEX)
+    for what, how in {
+        "a shorter": lambda path: os.truncate(path, path.stat().st_size // 2),
+        "an empty": lambda path: os.truncate(path, 0),
+        "no": Path.unlink,
+        "a changed": changed_within,
+    }.items()
+} | {"a manifest that is no JSON": ("manifest.json", lambda path: path.write_text('{"step"'))}
+
+
+class TestADamagedCheckpoint:
+    """It is passed over for the one before, in one line, and counts no more; what was trained before it is not lost."""
+
+    @pytest.mark.parametrize(("name", "how"), DAMAGE.values(), ids=DAMAGE)
+    def test_the_one_before_is_read(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, how: Any) -> None:
+        import numpy as np
+
+        from trainer import checkpoints
+
+        small = Small(tmp_path)
+        for step, weight in ((10, 1.0), (20, 2.0)):
+            small.model.set_weights([np.array([[weight]]), np.array([0.0])])
+            small.at(step).checkpoints.save()
+        how(tmp_path / "step-00000020" / name)
+        again = Small(tmp_path)
+        assert again.checkpoints.restore(None)[0] == 10
+        assert again.model.get_weights()[0].item() == 1.0
+        said = capsys.readouterr()
+        assert len(said.err.splitlines()) == 1
+        assert re.search(r"step-00000020 is damaged \(.+\) and is passed over for the one before", said.err)
+        assert said.out == f"resumed from {tmp_path}/step-00000010\n"
+        assert checkpoints.steps(str(tmp_path)) == [10]
+        again.at(20).checkpoints.save()
+        assert Small(tmp_path).checkpoints.restore(None)[0] == 20, "and the step can be saved again"
+
+    def test_if_all_are_a_person_has_to_decide(self, tmp_path: Path) -> None:
+        small = Small(tmp_path)
+        for step in (10, 20):
+            small.at(step).checkpoints.save()
+            (tmp_path / f"step-{step:08d}" / INDEX).unlink()
+        with pytest.raises(cluster.ConfigurationError, match=r"every checkpoint in .* is damaged"):
+            Small(tmp_path).checkpoints.restore(None)
+
+    def test_another_runs_is_left_as_it_is(self, tmp_path: Path) -> None:
+        from trainer import checkpoints
+
+        small = Small(tmp_path / "old")
+        for step in (10, 20):
+            small.at(step).checkpoints.save()
+        (tmp_path / "old" / "step-00000020" / DATA).unlink()
+        assert Small(tmp_path / "new").checkpoints.restore(str(tmp_path / "old"))[0] == 10
+        assert checkpoints.steps(str(tmp_path / "old")) == [10, 20]
+
+    def test_the_evaluator_leaves_it_out_and_goes_on(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        import tensorflow as tf
+
+        from trainer import evaluation, files
+        from trainer.checkpoints import Checkpoints
+        from trainer.programs import digits
+
+        places = [f"--{kind}-dir={tmp_path / kind}" for kind in ("checkpoint", "log", "model")]
+        args = arguments.parser("digits").parse_args(["--program=digits", "--filters=2", *places])
+        model = digits.model(args)
+        model.optimizer.build(model.trainable_variables)
+        saved = Checkpoints(args.checkpoint_dir, digits, model, tf.distribute.get_strategy(), "mirrored", LEAD, 9, True)
+        for step in (10, 20, 30):
+            model.optimizer.iterations.assign(step)
+            saved.save()
+        os.truncate(f"{args.checkpoint_dir}/step-00000020/{DATA}", 100)
+        saved.finish()
+        evaluation.sidecar(args, digits, 0.0)
+        assert [record["step"] for record in files.read_lines(f"{args.log_dir}/evaluation.jsonl")] == [10, 30]
+        assert "step 20: its checkpoint was removed before it could be evaluated, or is damaged (" in capsys.readouterr().out
+
+
+def test_a_checkpoint_says_what_it_is(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    Small(tmp_path).at(10).checkpoints.save()
+    about = json.loads((tmp_path / "step-00000010" / "manifest.json").read_text())
+    assert re.fullmatch(r"[0-9a-f]{12}", about.pop("code"))
+    assert about == {"step": 10, "shards": 1, "shapes": ["1x1", "1"], "tensorflow": tf.__version__}
+
+
+@pytest.mark.parametrize(
+    ("directory", "shards"), [("gs://bucket/c", 3), ("/tmp/c", 1)], ids=["every server its own", "the chief for all servers"]
+)
+def test_shards_are_as_many_as_write(tmp_path: Path, directory: str, shards: int) -> None:
+    small = Small(tmp_path)
+    small.checkpoints.directory, small.checkpoints.name = directory, "parameter_server"
+    small.checkpoints.cluster = cluster.Cluster("chief", 0, {"chief": 1, "worker": 2, "ps": 3})
+    assert small.checkpoints.about(10)["shards"] == shards
+
+
+def test_code_that_has_changed_is_said_when_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from trainer.version import version
+
+    program = types.ModuleType("program")
+    program.__file__ = str(tmp_path / "program.py")
+    versions = []
+    for text in ("a", "b", "a"):
+        (tmp_path / "program.py").write_text(text)
+        versions.append(version(program))
+    assert versions[0] == versions[2] != versions[1]
+    Small(tmp_path).at(10).checkpoints.save()
+    again = Small(tmp_path)
+    again.checkpoints.restore(None)
+    assert "the code has changed" not in capsys.readouterr().out
+    again.checkpoints.code = versions[0]
+    again.checkpoints.restore(None)
+    assert f"is now {versions[0]}" in capsys.readouterr().out
+
+
+def test_another_shape_is_refused_with_the_place_where_it_differs(tmp_path: Path) -> None:
+    from trainer.checkpoints import difference
+
+    Small(tmp_path).at(10).checkpoints.save()
+    with pytest.raises(cluster.ConfigurationError, match=r"of another shape \(its weight 1 is 1x1, the model's is 1x2\)"):
+        Small(tmp_path, units=2).checkpoints.restore(None)
+    assert difference(["1x1", "1"], ["1x1"]) == "it has 2 weights, the model has 1"
+    path = tmp_path / "step-00000010" / "manifest.json"
+    path.write_text(json.dumps({"step": 10, "tensorflow": "2.21"}))  # one that says nothing about shapes
+    with pytest.raises(cluster.ConfigurationError, match="of another shape"):
+        Small(tmp_path, units=2).checkpoints.restore(None)
+
+
+class TestADirectoryThatCannotBeWritten:
+    """While it trains a training goes on without the checkpoint and tries again; at its start it is told."""
+
+    SCRIPT = """
+import pathlib, sys
+from tests.trainer.test_trainer import Small
+from trainer import checkpoints
+place = pathlib.Path(sys.argv[1])
+small = Small(place / "c")
+small.checkpoints.restore(None)
+print(small.at(10).checkpoints.save())
+(place / "filler").write_bytes(bytes(4096 * 50))
+while True:  # what is left, to the last page
+    try:
+        with (place / "filler").open("ab") as file: file.write(bytes(4096))
+    except OSError:
+        break
+print(small.at(20).checkpoints.save(), checkpoints.folders(str(place / "c")))
+(place / "filler").unlink()
+print(small.at(30).checkpoints.save(), checkpoints.steps(str(place / "c")))
+"""
+
+    def on_a_disk(self, place: Path, options: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command with a disk of its own mounted at a place."""
+        if os.geteuid() != 0:
+            pytest.skip("only root can mount a disk")
+        mounted = f'mount -t tmpfs -o {options} none {place} && exec "$@"'
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        words = ["unshare", "--mount", "sh", "-c", mounted, "sh", sys.executable, *command]
+        return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+
+    def test_a_full_disk_costs_a_checkpoint_and_not_the_training(self, tmp_path: Path) -> None:
+        done = self.on_a_disk(tmp_path, "size=400k", "-c", self.SCRIPT, str(tmp_path))
+        assert done.stdout.splitlines() == ["True", "False [10]", "True [10, 30]"], done.stderr
+        warned = [line for line in done.stderr.splitlines() if "WARNING: step 20 is NOT SAVED" in line]
+        assert len(warned) == 1
+        assert "No space left on device" in warned[0]
+
+    def test_at_the_start_it_is_a_configuration_error_in_one_sentence(self, tmp_path: Path) -> None:
+        places = [f"--checkpoint-dir={tmp_path}/c", *(f"--{kind}-dir=/tmp" for kind in ("log", "model"))]
+        done = self.on_a_disk(tmp_path, "ro", "-m", "trainer", "--program=digits", *places)
+        assert done.returncode == 78, done.stderr
+        assert re.search(r"trainer: checkpoint_dir cannot be written \(.*Read-only file system\)", done.stderr.strip().splitlines()[-1])
+        assert "Traceback" not in done.stderr
+
+    def test_a_step_is_tried_once_and_without_its_last_checkpoint_a_training_is_not_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Saving is a joint act: the others do not come to a second one."""
+        from trainer import files
+
+        small, tried = Small(tmp_path), []
+
+        def full(step: int) -> None:
+            tried.append(step)
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(small.checkpoints, "write", full)
+        small.at(10)
+        assert [small.checkpoints.save(), small.checkpoints.save()] == [False, False]
+        with pytest.raises(files.UnwritableError, match="the last checkpoint could not be written"):
+            small.checkpoints.finish()
+        assert tried == [10]
+        assert not (tmp_path / "finished.json").exists()
+
+    def test_numbers_that_could_not_be_written_come_with_the_next(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from trainer import files
+        from trainer.metrics import TRAINING, MetricsWriter
+
+        writer = MetricsWriter(str(tmp_path), TRAINING, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write_lines", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            writer.write(10, {"loss": 1.0})
+        writer.write(20, {"loss": 0.5})
+        assert [record["step"] for record in files.read_lines(f"{tmp_path}/{TRAINING}")] == [10, 20]
 
 
 def exported(small: Small, directory: Path | str, step: int, weight: float) -> str:

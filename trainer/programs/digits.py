@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import ConfigurationError
-from trainer.programs import GENERATED, Shard, whole_number
+from trainer.programs import GENERATED, Shard, number, whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,9 @@ TEST_EVERY = 5  # every fifth example is kept for testing
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--filters", type=whole_number(), default=32, help="filters of the first convolution; the second has twice as many")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="of the Adam optimizer, for the batch of one replica")
+    parser.add_argument(
+        "--learning-rate", type=number(above=True), default=0.001, help="of the Adam optimizer, for the batch of one replica"
+    )
 
 
 def model(args: argparse.Namespace) -> Any:
@@ -77,14 +79,14 @@ def read(path: str, shown: str | None = None) -> tuple[np.ndarray, np.ndarray]:
 
     shown = shown or path
     rows, offset = [], 0
-    for number, line in enumerate(files.unpacked(path, shown).splitlines(keepends=True), 1):
+    for position, line in enumerate(files.unpacked(path, shown).splitlines(keepends=True), 1):
         try:
             row = np.array(line.split(b","), dtype=np.float32)
         except ValueError:
             row = np.zeros(0, np.float32)
         if row.shape != (65,) or not (row[:64] >= 0).all() or not (row[:64] <= 16).all() or row[64] not in range(10):
             raise ConfigurationError(
-                f"{shown}: line {number} (at byte {offset} of its text) is not 64 pixels from 0 to 16 and a digit; prepare the data again"
+                f"{shown}: line {position} (at byte {offset} of its text) is not 64 pixels from 0 to 16 and a digit; prepare the data again"
             )
         rows.append(row)
         offset += len(line)

@@ -83,13 +83,22 @@ def _may_fail(role: str, count: int, strategy: str) -> int:
     return count - 1 if role == "worker" and strategy == PARAMETER_SERVER else 0
 
 
+def _probes() -> dict[str, Any]:
+    """Ready is who can be asked; the addresses do not wait for it. A launcher looks after its command, and the kubelet after the launcher: who does
+    not answer for half a minute is stopped or worse, and would not save anything if it had the time."""
+    asked = {"httpGet": {"path": "/", "port": "launcher"}, "periodSeconds": 10, "timeoutSeconds": 5}
+    patience = {"initialDelaySeconds": 30, "failureThreshold": 3, "terminationGracePeriodSeconds": 10}
+    return {"readinessProbe": asked, "livenessProbe": {**asked, **patience}}
+
+
 def _template(wanted: Wanted, role: str, revision: Any) -> dict[str, Any]:
     training = wanted.training
     options = [f"--grace={pods.GRACE}"]
     lead = training.topology.lead
     if role == lead.role:  # of which only number 0 is the lead
         # The evaluator is not among those whom the lead knows.
-        options += [f"--farewell={training.peer_timeout}", *(["--tell=evaluator-0"] if "evaluator" in wanted.counts else [])]
+        options += [f"--farewell={training.peer_timeout}", f"--stall-timeout={training.stall_timeout}"]
+        options += ["--tell=evaluator-0"] if "evaluator" in wanted.counts else []
     if role == "evaluator":
         options.append(f"--lead={wanted.lead}")
     elif wanted.tf_config(role) is None:
@@ -103,8 +112,7 @@ def _template(wanted: Wanted, role: str, revision: Any) -> dict[str, Any]:
         pods.run_by_launcher(wanted, options, wanted.command),
         env=[*pods.task_environment(wanted, role), {"name": pods.REVISION, "value": revision}],
         ports={"tensorflow": port, "launcher": port + 1},
-        # Ready is who can be asked; the addresses do not wait for it.
-        probes={"readinessProbe": {"httpGet": {"path": "/", "port": "launcher"}, "periodSeconds": 10, "timeoutSeconds": 5}},
+        probes=_probes(),
         labels={names.TASKS: wanted.name},
         gpus=getattr(written, "gpus", 0),
         apart=role == "ps",

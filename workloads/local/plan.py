@@ -41,6 +41,7 @@ def plan(stack: str, name: str, training: Training) -> Plan:
         "volumes": [_volume(folder, volume.name) for volume in training.volumes],
         "port": training.port,
         "peer_timeout": training.peer_timeout,
+        "stall_timeout": training.stall_timeout,
         "max_restarts": training.max_restarts,
         "deadline": training.deadline,
         "data_prep": _data_prep(training, where.get("data_dir")),

@@ -55,10 +55,12 @@ def read_status(folder: Path) -> Status:
         status: Status = json.loads((folder / "status.json").read_text())
     except FileNotFoundError:
         return {"state": "vanished", "reason": "it has no status file", "tasks": []}
-    if supervisor(status) is None:
+    if (process := supervisor(status)) is None:
         if status["state"] not in ENDED:
             status["state"], status["reason"] = "vanished", "its supervisor is gone"
         status["tensorboard"] = status["serving"] = None  # they go with it
+    elif process.status() == psutil.STATUS_STOPPED:
+        status["reason"] = f"its supervisor is stopped; wake it with `kill -CONT {process.pid}`, or end the run with `trainstack cancel`"
     return status
 
 

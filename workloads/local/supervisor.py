@@ -34,7 +34,8 @@ TICK = 0.1
 AFTERWARDS = 0.5  # seconds between two looks at what stays after the run
 HELPERS_RESTARTS = 3  # how often TensorBoard and the model's server are started again
 LOG_BYTES = 10_000_000  # a log is rotated above this size
-STEADY = 60.0  # seconds after which a task no longer counts as failing again and again
+STEADY = 20.0  # seconds after which a task no longer counts as failing again and again
+LOOK_EVERY = 1.0  # seconds between two looks at whether anything hangs
 LINGER = launcher.DRAIN_EVALUATOR + 10  # seconds the others have, after the lead's success, to end by themselves
 PYTHON = str(Path(sys.executable).parent)
 
@@ -53,6 +54,8 @@ class Process:
     started: float = 0.0
     start_at: float = 0.0
     popen: subprocess.Popen[bytes] | None = None
+    stopped: launcher.Patience = field(default_factory=lambda: launcher.Patience(launcher.STOPPED))
+    was_stopped: bool = False  # from outside, and killed for it: no fault of its own
 
     @property
     def is_over(self) -> bool:
@@ -80,7 +83,8 @@ class Supervisor:
         self.serving = Process("serving", detail="it starts when the run has succeeded") if self.plan.get("serving") else None
         self.state, self.reason = "running", ""
         self.started, self.ended = time.time(), 0.0
-        self.cancelled = False
+        self.cancelled = self.stalled = False
+        self.looked = 0.0
         self.ports: dict[str, int] = {}
         self.written: dict[str, Any] = {}
 
@@ -165,7 +169,8 @@ class Supervisor:
         assert process.popen is not None
         code = process.popen.returncode
         code = code if code >= 0 else 128 - code
-        process.exit_code, process.popen = code, None
+        code = outcome.RETRY if process.was_stopped else code
+        process.exit_code, process.popen, process.was_stopped = code, None, False
         runs.kill(self.folder, process.name)  # a launcher that was killed leaves its task behind
         if code == outcome.DONE:
             process.state, process.detail = "succeeded", ""
@@ -183,6 +188,12 @@ class Supervisor:
                 blamed = self.lead if self.lead_reported(code) else process
                 self.reason = f"{blamed.name} {process.detail}; see tasks/{blamed.name}.log"
             return
+        if code == outcome.STALLED:
+            if self.stalled:
+                self.lose(process, f"made no progress for {self.plan['stall_timeout']} s (stall_timeout), and again none after a new start")
+                self.reason = f"{process.name} {process.detail}; see tasks/{process.name}.log for what it was doing"
+                return
+            self.stalled = True
         process.failures = 1 if time.time() - process.started > STEADY else process.failures + 1
         if outcome.counts(code):
             if process.restarts >= self.plan["max_restarts"]:
@@ -256,6 +267,8 @@ class Supervisor:
         config = encode(tf_config(self.topology, process.task, loopback(self.ports)))
         command = [sys.executable, launcher.__file__, "--run-folder", str(self.folder), "--watch-parent"]
         command += ["--peer-timeout", str(self.plan["peer_timeout"]), "--grace", str(runs.GRACE)]
+        if process is self.lead:
+            command += ["--stall-timeout", str(self.plan["stall_timeout"])]
         if self.plan["waits_for_servers"]:
             command.append("--wait-for-servers")
         if process.task.role == "evaluator":
@@ -347,6 +360,9 @@ class Supervisor:
                 if answer:
                     process.state = "running" if answer["state"] != "waiting" else "waiting"
                     process.detail = f"waiting for {answer['waiting_for']}" if answer["waiting_for"] else ""
+        if time.monotonic() - self.looked > LOOK_EVERY:
+            self.look_for_what_hangs()
+            self.looked = time.monotonic()
         if self.tensorboard and self.ended_by_itself(self.tensorboard):
             self.start_tensorboard()
         if self.serving and self.ended_by_itself(self.serving):
@@ -355,6 +371,19 @@ class Supervisor:
             self.serving.state, self.serving.detail = "running", ""
         self.rotate_logs()
         self.save_status()
+
+    def look_for_what_hangs(self) -> None:
+        """A launcher looks after its command; who is stopped itself cannot. What is killed here is started again as anything that ended."""
+        for process in self.everyone():
+            if process is self.preparation or process.popen is None or process.popen.poll() is not None:
+                continue
+            if process.stopped.is_over(not launcher.is_stopped(process.popen.pid)):
+                say(f"{process.name} has been stopped for {launcher.STOPPED:.0f} s; it is killed and begins again")
+                process.was_stopped = True
+                runs.kill(self.folder, process.name)
+        if self.stalled and self.lead.popen is not None:
+            answer = launcher.ask(("127.0.0.1", self.ports[self.lead.name] + 1), timeout=0.3)
+            self.stalled = not (answer and answer["progress"])
 
     def ended_by_itself(self, process: Process) -> bool:
         """Whether a helper is gone and is to be started again, which it is a few times."""

@@ -1,0 +1,106 @@
+"""Trainings with real TensorFlow to which things happen: every kind of fault, every role, every strategy."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from ops import rehearse
+from ops.rehearse import FOREVER, INTERVAL, MORE, Rehearsed
+from tests.conftest import Stack, alive, eventually
+from workloads.faults import KILL, STOP, SUPERVISOR, Fault, possible, schedule
+from workloads.local import runs
+from workloads.local.plan import RUNS
+from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
+
+pytestmark = pytest.mark.training
+
+SOAK = 30 * 60.0  # seconds, with a fault in each minute of them
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Runs of the test's own, which end with it."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    monkeypatch.setattr(rehearse, "STACK", name)
+    yield name
+    for folder in runs.folders(name):
+        runs.stop(folder)
+        assert alive(folder) == []
+    shutil.rmtree(RUNS / name, ignore_errors=True)
+
+
+def suffer(strategy: str, faults: list[Fault]) -> None:
+    """One training with faults one after the other, and then its end. Being late is left to the rehearsal: a busy machine is no bug."""
+    run, said = Rehearsed(strategy, "faults"), []
+    found = list(rehearse._suffer(run, faults, random.Random(1), said.append))
+    assert [each.problem(INTERVAL[strategy]) for each in found] == [""] * len(faults), said
+    counted = {task["name"]: task["restarts"] for task in run.status()["tasks"]}
+    stopped = {task for fault in faults for task in fault.tasks if fault.kind == STOP} - {
+        task for fault in faults for task in fault.tasks if fault.kind == KILL
+    }
+    assert all(counted[task] == 0 for task in stopped), "being stopped from outside is not counted"
+    run.end(run.look()["epoch"] + MORE)
+    assert run.accuracy() >= 0.95
+    steps = [record["step"] for record in run.records("metrics")]
+    assert steps == sorted(set(steps)), "no step is reported twice"
+
+
+def test_a_stopped_server_and_two_tasks_killed_at_once() -> None:
+    suffer(PARAMETER_SERVER, [Fault(PARAMETER_SERVER, STOP, ("ps-0",)), Fault(PARAMETER_SERVER, KILL, ("chief-0", "worker-1"))])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", [PARAMETER_SERVER, MULTI_WORKER_MIRRORED, MIRRORED])
+def test_every_fault_is_survived(strategy: str) -> None:
+    suffer(strategy, [fault for fault in possible() if fault.strategy == strategy])
+
+
+def test_a_damaged_last_checkpoint_costs_one_interval_more(stack: Stack) -> None:
+    settings: dict[str, Any] = {"program": "digits", "strategy": "mirrored", "args": {"epochs": 4, "steps_per_epoch": 10}}
+    stack.up({"t": settings})
+    stack.wait("t", "succeeded", 90)
+    folder = stack.folder_of("t")
+    os.truncate(folder / "checkpoints" / "step-00000040" / "checkpoint.data-00000-of-00001", 100)
+    stack.up({"t": {**settings, "args": {"epochs": 5, "steps_per_epoch": 10}}})
+    stack.wait("t", "succeeded", 90)
+    log = (folder / "tasks" / "worker-0.log").read_text()
+    assert "step-00000040 is damaged (" in log
+    assert f"resumed from {folder}/checkpoints/step-00000030" in log
+    assert "20 of 50 steps to go" in log
+    assert stack.task("t", "worker-0")["restarts"] == 0
+
+
+@pytest.mark.full
+def test_a_soak() -> None:
+    """Half an hour with a fault in every minute: the training comes further after each, and neither the supervisor nor the chief grows."""
+    run = Rehearsed(PARAMETER_SERVER, "faults")
+    run.begin(FOREVER)
+    came, sizes = [], []
+    began, drawn = time.monotonic(), random.Random(1)
+    faults = [fault for fault in schedule(200, 1)[PARAMETER_SERVER] if fault.tasks != (SUPERVISOR,)]
+    for number, fault in enumerate(faults):
+        if time.monotonic() - began > SOAK:
+            break
+        run.settle(drawn.uniform(1, 5))
+        came.append(run.look()["step"])
+        sizes.append([psutil.Process(run.pid(SUPERVISOR)).memory_info().rss, trainer_of(run, "chief-0").memory_info().rss])
+        assert run.survive(fault).problem(INTERVAL[PARAMETER_SERVER]) == "", fault
+        eventually(lambda number=number: time.monotonic() - began > 60 * (number + 1), 60, "")
+    assert came == sorted(set(came)), "progress strictly increases"
+    settled = sizes[len(sizes) // 3 :]
+    for first, last in zip(settled[0], settled[-1], strict=True):
+        assert last < 1.25 * first + 50 * MEGABYTE, "memory is flat"
+
+
+def trainer_of(run: Rehearsed, task: str) -> psutil.Process:
+    return psutil.Process(run.pid(task)).children()[0]
