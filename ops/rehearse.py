@@ -101,7 +101,9 @@ class Rehearsed:
         with contextlib.suppress(OSError, ValueError, IndexError), (self.folder / "logs" / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
             last: dict[str, Any] = json.loads(file.read().splitlines()[-1])
-            if not self.points or self.points[-1] != (last["time"], last["step"]):
+            if (
+                not self.points or self.points[-1][0] < last["time"]
+            ):  # steps that are done over are dropped from the file, and older ones seen again
                 self.points.append((last["time"], last["step"]))
             return last
         return {"step": 0, "time": 0.0, "epoch": 0}

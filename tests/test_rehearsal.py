@@ -123,3 +123,13 @@ def test_a_training_that_failed_or_hangs_is_not_survived_and_nothing_waits_for_i
     found = list(rehearse._suffer(run, [fault, fault], random.Random(1), said.append))
     assert [each.recovered for each in found] == [None, None]
     assert said == ["  kill worker-0: NOT SURVIVED"] * 2
+
+
+def test_steps_that_are_done_over_do_not_lead_back_in_time(tmp_path: Path) -> None:
+    run = rehearse.Rehearsed(MIRRORED, "faults")
+    run.folder = tmp_path
+    (tmp_path / "logs").mkdir()
+    for written in ([(1.0, 50), (2.0, 100)], [(1.0, 50)], [(1.0, 50), (9.0, 100)]):  # a lead that came back has dropped the second
+        (tmp_path / "logs" / "metrics.jsonl").write_text("".join(json.dumps({"time": at, "step": step}) + "\n" for at, step in written))
+        run.look()
+    assert run.points == [(2.0, 100), (9.0, 100)]
