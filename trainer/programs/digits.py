@@ -24,7 +24,7 @@ TEST_EVERY = 5  # every fifth example is kept for testing
 
 
 def arguments(parser: argparse._ArgumentGroup) -> None:
-    parser.add_argument("--filters", type=whole_number(), default=32, help="filters of the first convolution; the second has twice as many")
+    parser.add_argument("--filters", type=whole_number(), default=16, help="filters of the first convolution; the second has twice as many")
     parser.add_argument(
         "--learning-rate", type=number(above=True), default=0.001, help="of the Adam optimizer, for the batch of one replica"
     )
