@@ -501,6 +501,20 @@ class TestWhatHangs:
         time.sleep(2)
         assert ps.poll() is None
 
+    def test_a_chief_that_does_not_notice_a_new_server_begins_again(self, servers: Crew) -> None:
+        """TensorFlow may try for a minute to reach what is gone. A worker that begins again concerns nobody."""
+        ps, worker = servers.start("ps-0", FOREVER), servers.start("worker-0", FOREVER)
+        chief = servers.start("chief-0", FOREVER)
+        servers.wait_until_running("chief-0")
+        kill(worker)
+        servers.start("worker-0", FOREVER)
+        time.sleep(launcher.REPLACED + 3)
+        assert chief.poll() is None
+        kill(ps)
+        servers.start("ps-0", FOREVER)
+        assert chief.wait(40) == 75
+        assert "ps-0 has begun again, without what it held" in servers.log("chief-0").read_text()
+
     def test_a_lead_that_comes_no_further_ends_and_all_begin_again(self, servers: Crew) -> None:
         others = [servers.start(name, FOREVER) for name in ("ps-0", "worker-0", "evaluator-0")]
         code = f"{SIGNS}import time\nfor _ in range(3): sign(b'+'); time.sleep(1.5)\nwhile True: sign(b'.'); time.sleep(0.2)"

@@ -19,6 +19,7 @@ after the task's TensorFlow port (http://HOST:PORT+1/, a few words of JSON), and
 - a command that hangs is killed, because a parameter server that is stopped and not dead holds up everybody for ever. That a process of it is
   stopped is seen on Linux for any command. A command may also give signs of life: it finds the number of an open file in TRAINSTACK_HEARTBEAT and
   writes a `.` there now and then, and a `+` when the training has come further. Who has begun with it must go on;
+- a chief whose command does not notice that a parameter server has begun again is killed and begins again, too;
 - a lead whose command gives such signs, and comes no further for the stall timeout, is ended, and with it everybody: all begin again.
 
 Tasks of another revision of the training (--revision) do not count as anybody: old and new ones may be there at once under the same names.
@@ -64,6 +65,7 @@ HEARTBEAT = "TRAINSTACK_HEARTBEAT"
 LOOK_EVERY = 1.0  # seconds between two looks at whether the command hangs
 STOPPED = 5.0  # seconds after which a command that is stopped is killed
 SILENT = 120.0  # and one that gave signs of life and gives none; loading a large library may hold up a whole interpreter
+REPLACED = 6.0  # and a chief that has not noticed that a server began again; TensorFlow tries again and again, for up to a minute
 ASLEEP = 3.0  # seconds between two looks after which it was this process, or the whole machine, that was stopped
 
 # How long a task may go on after the lead's success before it is ended: the evaluator tries the last checkpoint, workers that trained beside
@@ -296,7 +298,7 @@ class Launcher:
         self.lead_incarnation = ""  # the one that was heard first
         self.stopped = self.told = self.lead_succeeded = self.lead_begins_again = False
         self.ending = ""  # why the command is being ended: succeeded, failed, lost or stalled
-        self.was_stopped = False  # the command, from outside: no fault of its own
+        self.blameless = False  # the command was killed for what was done to it, or to a server that it needs
         self.verdict = CONFIGURATION  # what the lead failed with
 
     def run(self, command: list[str], environment: dict[str, str]) -> int:
@@ -376,6 +378,8 @@ class Launcher:
             self.told = False
         if self.lead is not None:
             threading.Thread(target=self.watch_lead, daemon=True).start()
+        elif not self.wait_for_servers:  # a command of somebody else's may know what to do about a lost server
+            threading.Thread(target=self.watch_servers, args=[child], daemon=True).start()
         killed_at, looked_at, started = 0.0, 0.0, time.monotonic()
         while child.poll() is None:
             time.sleep(0.1)
@@ -409,8 +413,22 @@ class Launcher:
         elif hangs:
             how = f"been stopped for {STOPPED:.0f} s" if hangs == "stopped" else f"given no sign of life for {SILENT:.0f} s"
             say(f"the command has {how}; it is killed and begins again")
-            self.was_stopped = hangs == "stopped"
+            self.blameless = hangs == "stopped"
             send(child, signal.SIGKILL)
+
+    def watch_servers(self, child: subprocess.Popen[bytes]) -> None:
+        """Ends a chief's command when a parameter server has begun again: what it held is gone, so there is nothing to save either."""
+        while child.poll() is None:
+            time.sleep(2 * LOOK_EVERY)
+            for name, incarnation in self.incarnations.items():
+                answer = self.hear(name, self.place.peers[name]) if name.startswith("ps") else None
+                if answer and answer["incarnation"] != incarnation:
+                    self.wait_for_end(REPLACED)
+                    if child.poll() is None and not self.ending:
+                        say(f"{name} has begun again, without what it held; so does this task")
+                        self.blameless = True
+                        send(child, signal.SIGKILL)
+                    return
 
     def wait_for_the_lead_to_save(self) -> None:
         """Everybody may have been told to stop at once, and what the chief saves is on the servers: they stay for as long as it saves."""
@@ -440,7 +458,7 @@ class Launcher:
         elif self.ending == "stalled" and not self.stopped:
             code = STALLED if self.lead is None else RETRY
         else:
-            stopped = self.stopped or self.was_stopped
+            stopped = self.stopped or self.blameless
             suspicious = returned not in (DONE, RETRY, CONFIGURATION) and not (succeeded or stopped)
             code = exit_code(returned, stopped=stopped, lead_succeeded=succeeded, peer_lost=suspicious and self.peer_lost())
         say(f"the task ended with {returned}, reported as {code}" if code != returned else f"the task ended with {code}")
