@@ -267,7 +267,7 @@ class Supervisor:
         config = encode(tf_config(self.topology, process.task, loopback(self.ports)))
         command = [sys.executable, launcher.__file__, "--run-folder", str(self.folder), "--watch-parent"]
         command += ["--peer-timeout", str(self.plan["peer_timeout"]), "--grace", str(runs.GRACE)]
-        if process is self.lead:
+        if process is self.lead and "stall_timeout" in self.plan:  # a run of before there was one can go on
             command += ["--stall-timeout", str(self.plan["stall_timeout"])]
         if self.plan["waits_for_servers"]:
             command.append("--wait-for-servers")
