@@ -86,9 +86,12 @@ def _may_fail(role: str, count: int, strategy: str) -> int:
 def _probes() -> dict[str, Any]:
     """Ready is who can be asked; the addresses do not wait for it. A launcher looks after its command, and the kubelet after the launcher: who does
     not answer for half a minute is stopped or worse, and would not save anything if it had the time."""
-    asked = {"httpGet": {"path": "/", "port": "launcher"}, "periodSeconds": 10, "timeoutSeconds": 5}
+    often = {"periodSeconds": 10, "timeoutSeconds": 5}
     patience = {"initialDelaySeconds": 30, "failureThreshold": 3, "terminationGracePeriodSeconds": 10}
-    return {"readinessProbe": asked, "livenessProbe": {**asked, **patience}}
+    return {
+        "readinessProbe": {"httpGet": {"path": "/", "port": "launcher"}, **often},
+        "livenessProbe": {"httpGet": {"path": "/alive", "port": "launcher"}, **often, **patience},
+    }
 
 
 def _template(wanted: Wanted, role: str, revision: Any) -> dict[str, Any]:
