@@ -28,6 +28,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 # How often the Job controller started an index again; pods that are gone with their node are in it, too.
 COUNTED, NOT_COUNTED = "batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count"
 
+FOR_ALL = {outcome.GAVE_UP, outcome.CONFIGURATION}  # how a lead ends with which the others end, too
 MEANINGS = {
     outcome.GAVE_UP: "gave up: the lead or a peer was not there for peer_timeout",
     outcome.STALLED: "no progress for stall_timeout",
@@ -161,7 +162,11 @@ def verdict(record: Object, jobs: Iterable[Object], pods: Iterable[Object]) -> V
     failures = [(each["lastTransitionTime"], role) for role, job in needed.items() if job and (each := condition(job, "Failed"))]
     if failures:
         when, role = min(failures, key=lambda failure: (failure[0], failure[1] != topology.lead.role))
-        reason, culprit = _why(there[role], of_job(there[role], pods))
+        # A lead that gives up, or has a configuration error, stays until the others have heard of it and ended so themselves.
+        codes = {role: set(map(exit_code, of_job(there[role], pods))) for _, role in failures}
+        if codes[role] & codes.get(topology.lead.role, set()) & FOR_ALL:
+            role = topology.lead.role
+        reason, culprit = _why(there[role], of_job(there[role], pods), topology.lead)
         return Verdict("failed", reason, culprit, started, seconds(when))
     if gone := [f"{training}-{role}" for role, job in needed.items() if job is None]:
         return Verdict("vanished", f"{'Job' if len(gone) == 1 else 'Jobs'} {', '.join(gone)} not there", started=started)
@@ -182,8 +187,8 @@ def _newest_end(pods: Iterable[Object], task: Task) -> float | None:
     return seconds(max(filter(None, ends), default=None))
 
 
-def _why(job: Object, pods: Sequence[Object]) -> tuple[str, str]:
-    """Why a Job has failed, and the pod that says more."""
+def _why(job: Object, pods: Sequence[Object], lead: Task) -> tuple[str, str]:
+    """Why a Job has failed, and the pod that says more: the lead's, where the others have it from there."""
     failed = condition(job, "Failed")
     assert failed is not None
     reason = failed.get("reason", "")
@@ -196,8 +201,9 @@ def _why(job: Object, pods: Sequence[Object]) -> tuple[str, str]:
         blamed = [pod for pod in ended if exit_code(pod) == outcome.CONFIGURATION] or blamed
     if not blamed:
         return f"Job {job['metadata']['name']} failed: {failed.get('message') or reason}", ""
-    pod = blamed[-1]
-    code = exit_code(pod)
+    code = exit_code(blamed[-1])
+    told = [pod for pod in blamed if task_of(pod) == lead.name and exit_code(pod) == code and code in FOR_ALL]
+    pod = (told or blamed)[-1]
     what = end(pod) if code is None or outcome.final(code) else f"is out of restarts: it {end(pod)}"
     return f"{task_of(pod)} {what}", pod["metadata"]["name"]
 

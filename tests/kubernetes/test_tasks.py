@@ -297,7 +297,9 @@ def test_the_kubelet_looks_after_the_launcher() -> None:
     """A launcher that is stopped does not end by itself; it has nothing to save, so it gets little time."""
     for role in ("chief", "worker", "ps"):
         probe = container_of(job(wanted(), role))["livenessProbe"]
-        assert probe["httpGet"] == {"path": "/alive", "port": "launcher"}, "not what the readiness asks: scanners take two equal probes for a mistake"
+        assert probe["httpGet"] == {"path": "/alive", "port": "launcher"}, (
+            "not what the readiness asks: scanners take two equal probes for a mistake"
+        )
         assert probe["periodSeconds"] * probe["failureThreshold"] <= 30
         assert probe["terminationGracePeriodSeconds"] < 30
     assert outcome.STALLED not in [

@@ -70,6 +70,23 @@ def test_the_first_failure_is_the_reason_and_not_what_followed_from_it() -> None
     assert found.started == states.seconds("2026-11-17T04:00:10Z")
 
 
+def test_a_lead_that_stays_until_all_have_heard_is_the_reason() -> None:
+    """Though the others, which only say the same, have ended before it."""
+    early, late = (condition("Failed", "PodFailurePolicy", at=f"2026-11-17T04:30:0{second}Z") for second in (1, 4))
+    found = states.verdict(
+        record(),
+        jobs(chief=job("chief", late), worker=job("worker", early), ps=job("ps", early)),
+        [pod(role, index, "Failed", state=ended(78)) for role, index in (("worker", 0), ("worker", 1), ("ps", 0), ("chief", 0))],
+    )
+    assert found.culprit == "digits-chief-0-abcde"
+    together = states.verdict(
+        record(topology={"worker": 2}, strategy="multi_worker_mirrored"),
+        [job("worker", early)],
+        [pod("worker", index, "Failed", state=ended(78)) for index in (0, 1)],
+    )
+    assert together.culprit == "digits-worker-0-abcde"
+
+
 @pytest.mark.parametrize(
     ("reason", "end", "expected"),
     [
