@@ -95,7 +95,7 @@ define tests
 	@python -m pytest -m "$(1)training"
 endef
 
-test: ready ## the tests, up to 51 minutes on 2 cores
+test: ready ## the tests, up to 40 minutes on 2 cores
 	$(call tests,not full and )
 
 test-full: ready ## every test that needs no cluster, the slow ones too
