@@ -83,25 +83,24 @@ def code_of(error: Exception) -> int:
     """A lost peer is no fault of this task's: it is started again and resumes."""
     import tensorflow as tf
 
+    from trainer import files
+    from trainer.rest import first_line
+
     lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError)
     if isinstance(error, lost) or (isinstance(error, tf.errors.InternalError) and "ollective" in str(error)):
-        print(f"trainer: a peer was lost ({type(error).__name__}: {str(error).splitlines()[0]})", file=sys.stderr)
+        print(f"trainer: a peer was lost ({type(error).__name__}: {first_line(error)})", file=sys.stderr)
         return cluster.TRY_AGAIN
     if isinstance(error, tf.errors.DataLossError):
-        print(f"trainer: the data is damaged ({str(error).splitlines()[0]}); prepare it again", file=sys.stderr)
+        print(f"trainer: the data is damaged ({first_line(error)}); prepare it again", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR
     if isinstance(error, cluster.ConfigurationError | FileNotFoundError | tf.errors.NotFoundError):
         print(f"trainer: {error}", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR
-    from trainer import files
-
     if isinstance(error, files.UnwritableError):  # there may be room when it is tried again
         print(f"trainer: {error}", file=sys.stderr)
         return 1
     if isinstance(error, PermissionError | tf.errors.PermissionDeniedError | tf.errors.UnauthenticatedError | tf.errors.UnimplementedError):
-        print(
-            f"trainer: a directory cannot be used ({str(error).splitlines()[0]}); correct it, or who may read and write it", file=sys.stderr
-        )
+        print(f"trainer: a directory cannot be used ({first_line(error)}); correct it, or who may read and write it", file=sys.stderr)
         return cluster.CONFIGURATION_ERROR
     traceback.print_exc()
     return 1

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster import ConfigurationError
+from trainer.rest import first_line
 
 # What a full disk, a quota, a read-only mount or missing permission look like. It may pass, and so no training ends of it.
 UNWRITABLE = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, OSError)
@@ -34,10 +35,9 @@ def writing(what: str) -> Iterator[None]:
         raise UnwritableError(f"{what} cannot be written ({reason(error)}); make room, or make it writable") from None
 
 
-def reason(error: BaseException) -> str:
+def reason(error: Exception) -> str:
     """What went wrong, without TensorFlow's words about where in a graph."""
-    first = (str(error).splitlines() or [type(error).__name__])[0]
-    return re.sub(r"^\{\{.*?\}\} *| *\[Op:\w+\].*$", "", first)
+    return re.sub(r"^\{\{.*?\}\} *| *\[Op:\w+\].*$", "", first_line(error))
 
 
 def warn(text: str) -> None:
