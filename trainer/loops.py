@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tf_keras as keras
+from tf_keras.src.utils.tf_utils import with_metric_local_vars_scope
 
 from trainer import data
 from trainer.cluster import ConfigurationError
@@ -14,27 +15,31 @@ from trainer.programs import Shard
 if TYPE_CHECKING:
     from trainer.training import Training
 
+# Up to so many, several steps are one piece of work under a coordinator. A step of a larger model is long enough to be one, and long to trace.
+FEW_VARIABLES = 32
+
 
 def run(training: Training, step: int) -> None:
     if training.args.loop == "fit":
         fit(training, step)
         return
-    check(training)
+    one = _Step(training, *checked(training))
     if training.name == "parameter_server":
-        custom_with_coordinator(training, step)
+        custom_with_coordinator(training, one, step)
     else:
-        custom(training, step)
+        custom(training, one, step)
 
 
-def check(training: Training) -> None:
-    """Our own loop takes less than fit does."""
+def checked(training: Training) -> tuple[Any, Any]:
+    """What batches of inputs and of labels look like. Our own loop takes less than fit does."""
     if not isinstance(training.model.loss, str | keras.losses.Loss) and not callable(training.model.loss):
         raise ConfigurationError(
             "our own loop takes one loss, and the model is compiled with none or with several; write loop: fit in args"
         )
-    example = training.program.datasets(training.args, Shard())[0].element_spec
-    if not (isinstance(example, tuple) and len(example) == 2):
+    batch = training.program.datasets(training.args, Shard())[0].batch(1).element_spec
+    if not (isinstance(batch, tuple) and len(batch) == 2):
         raise ConfigurationError("our own loop takes pairs of inputs and labels, and the data has something else; write loop: fit in args")
+    return batch
 
 
 def pipeline(training: Training) -> Any:
@@ -80,21 +85,54 @@ class _BatchEnd(_EpochEnd):
 # --------------------------------------------------------------------------------------------- our own loop
 
 
+class _Totals:
+    """What an epoch reports, the mean loss and the model's own metrics, as sums that its steps add to."""
+
+    def __init__(self, metrics: Any) -> None:
+        self.loss, self.metrics = keras.metrics.Mean("loss"), metrics
+
+    def add(self, losses: Any, labels: Any, predictions: Any) -> None:
+        self.loss.update_state(losses)
+        self.metrics.update_state(labels, predictions)
+
+    @property
+    def all(self) -> list[Any]:
+        return [self.loss, *self.metrics.metrics]
+
+    def at_nothing(self) -> _Totals:
+        """The same in variables of the function that asks for them, on the worker that runs it: there, adding is no message to a parameter server."""
+        with with_metric_local_vars_scope():
+            copies = [metric.__class__.from_config(metric.get_config()) for metric in self.metrics.metrics]
+            return _Totals(type(self.metrics)(copies))
+
+    def include(self, part: _Totals) -> None:
+        for whole, more in zip(self.all, part.all, strict=True):
+            for variable, value in zip(whole.variables, more.variables, strict=True):
+                variable.assign_add(value)
+
+    def report(self) -> dict[str, float]:
+        values = {metric.name: float(metric.result()) for metric in self.all}
+        for metric in self.all:
+            metric.reset_state()
+        return values
+
+
 class _Step:
     """One step of gradient descent, and the sums that its epoch reports."""
 
-    def __init__(self, training: Training) -> None:
-        self.model, self.strategy = training.model, training.strategy
+    def __init__(self, training: Training, inputs: Any, labels: Any) -> None:
+        self.model = training.model
         loss = keras.losses.get(self.model.loss)
         self.loss_function = (
             loss.call if isinstance(loss, keras.losses.Loss) else loss
         )  # one value per example: the mean is over the global batch
         # In 16 bits small gradients would be lost, so the loss is scaled up before and the gradients down after.
         self.scaled = hasattr(self.model.optimizer, "get_scaled_loss")
-        with self.strategy.scope():
-            self.loss = keras.metrics.Mean("loss")
+        with training.strategy.scope():
+            self.model.compiled_metrics.build(answer(self.model, inputs), labels)
+            self.totals = _Totals(self.model.compiled_metrics)
 
-    def __call__(self, batch: Any) -> None:
+    def __call__(self, batch: Any, totals: _Totals) -> None:
         inputs, labels = batch
         with tf.GradientTape() as tape:
             predictions = self.model(inputs, training=True)
@@ -108,59 +146,60 @@ class _Step:
         if self.scaled:
             gradients = self.model.optimizer.get_unscaled_gradients(gradients)
         self.model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        self.loss.update_state(each + penalty)  # as fit and evaluate report it
-        self.model.compiled_metrics.update_state(labels, predictions)
-
-    def repeated(self) -> Any:
-        """Several steps in one call, so that Python is not asked for each."""
-
-        @tf.function
-        def several(iterator: Any, count: Any) -> None:
-            for _ in tf.range(count):
-                self.strategy.run(self, args=(next(iterator),))
-
-        return several
-
-    @property
-    def metrics(self) -> list[Any]:
-        return [self.loss, *self.model.compiled_metrics.metrics]
-
-    def report(self) -> dict[str, float]:
-        values = {metric.name: float(metric.result()) for metric in self.metrics}
-        for metric in self.metrics:
-            metric.reset_state()
-        return values
+        totals.add(each + penalty, labels, predictions)  # as fit and evaluate report it
 
 
-def executions(training: Training, step: int) -> Any:
-    """For each epoch still to run, how many steps each return to Python stands for."""
-    size = training.args.steps_per_execution
+def answer(model: Any, inputs: Any) -> Any:
+    """What the model says to such inputs, as far as its shape goes; one that is a class of its own has to be asked."""
+    return model.output if model.outputs else tf.function(model).get_concrete_function(inputs).structured_outputs
+
+
+def executions(training: Training, step: int, size: int) -> Any:
+    """For each epoch still to run: how many times so many steps it has, and how many steps are left then."""
     while step < training.total_steps:
         left = training.steps_left_in_epoch(step)
-        yield [size] * (left // size) + [left % size] * bool(left % size)
+        yield divmod(left, size)
         step += left
 
 
-def custom(training: Training, step: int) -> None:
-    one = _Step(training)
-    several = one.repeated()
+def custom(training: Training, one: _Step, step: int) -> None:
+    size = training.args.steps_per_execution
+
+    @tf.function
+    def several(iterator: Any, count: Any) -> None:
+        for _ in tf.range(count):
+            training.strategy.run(one, args=(next(iterator), one.totals))
+
     iterator = iter(training.strategy.distribute_datasets_from_function(pipeline(training)))
-    for epoch in executions(training, step):
-        for count in epoch:
+    for times, rest in executions(training, step, size):
+        for count in [size] * times + [rest] * bool(rest):
             several(iterator, tf.constant(count))
             training.preemption.check()
-        training.end_epoch(one.report())
+        training.end_epoch(one.totals.report())
 
 
-def custom_with_coordinator(training: Training, step: int) -> None:
+def custom_with_coordinator(training: Training, one: _Step, step: int) -> None:
     """The chief hands out pieces of work; whichever worker is free takes the next."""
-    one = _Step(training)
-    several = one.repeated()
+    size = training.args.steps_per_execution if len(training.model.trainable_variables) <= FEW_VARIABLES else 1
+
+    def several(count: int) -> Any:
+        """Written out one after the other: for a loop in the graph, worker and servers would have to agree on every round."""
+
+        @tf.function
+        def steps(iterator: Any) -> None:
+            part = one.totals.at_nothing()
+            for _ in range(count):
+                training.strategy.run(one, args=(next(iterator), part))
+            one.totals.include(part)
+
+        return steps
+
+    piece, single = several(size), several(1)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(training.strategy)
     source = coordinator.create_per_worker_dataset(lambda: training.strategy.distribute_datasets_from_function(pipeline(training)))
     iterator = iter(source)
-    for epoch in executions(training, step):
-        for count in epoch:
-            coordinator.schedule(several, args=(iterator, tf.constant(count)))
+    for times, rest in executions(training, step, size):
+        for work in [piece] * times + [single] * rest:
+            coordinator.schedule(work, args=(iterator,))
         coordinator.join()
-        training.end_epoch(one.report())
+        training.end_epoch(one.totals.report())

@@ -39,11 +39,11 @@ def model(args: argparse.Namespace) -> Any:
         [
             keras.layers.Input((8, 8, 1), name="image"),  # pixels from 0 to 16, as the data has them
             keras.layers.Rescaling(1 / 16),
-            keras.layers.Conv2D(args.filters, 3, padding="same", activation="relu"),
-            keras.layers.Conv2D(2 * args.filters, 3, padding="same", activation="relu"),
+            keras.layers.Conv2D(args.filters, 3, padding="same", activation="relu", use_bias=False),
+            keras.layers.Conv2D(2 * args.filters, 3, padding="same", activation="relu", use_bias=False),
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
-            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(64, activation="relu", use_bias=False),
             keras.layers.Dense(10, activation="softmax", dtype="float32", name="probabilities"),
         ]
     )

@@ -1,0 +1,75 @@
+"""What our own loop reports of an epoch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+pytestmark = pytest.mark.tensorflow
+
+
+def compiled(network: Any) -> Any:
+    import tf_keras as keras
+
+    network.compile("sgd", "binary_crossentropy", ["accuracy", keras.metrics.AUC(name="auc"), keras.metrics.MeanAbsoluteError()])
+    return network
+
+
+def batches() -> list[tuple[Any, Any, Any]]:
+    """Losses, labels and predictions of four steps."""
+    import numpy as np
+    import tensorflow as tf
+
+    random = np.random.default_rng(1)
+    steps = [(random.random(8, np.float32), random.integers(0, 2, (8, 1)), random.random((8, 1), np.float32)) for _ in range(4)]
+    return [(tf.constant(losses), tf.constant(labels), tf.constant(predictions)) for losses, labels, predictions in steps]
+
+
+def test_what_pieces_of_work_add_up_is_what_all_steps_would() -> None:
+    import tensorflow as tf
+    import tf_keras as keras
+
+    from trainer.loops import _Totals, answer
+
+    model = compiled(keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, "sigmoid")]))
+    model.compiled_metrics.build(answer(model, None), tf.TensorSpec([None, 1]))
+    totals = _Totals(model.compiled_metrics)
+    steps = batches()
+    for step in steps:
+        totals.add(*step)
+    expected = totals.report()
+    assert set(expected) == {"loss", "accuracy", "auc", "mean_absolute_error"}
+
+    @tf.function
+    def piece(losses: Any, labels: Any, predictions: Any) -> None:
+        part = totals.at_nothing()
+        for number in range(2):
+            part.add(losses[number], labels[number], predictions[number])
+        totals.include(part)
+
+    for first, second in (steps[:2], steps[2:]):
+        piece(*(tf.stack(pair) for pair in zip(first, second, strict=True)))
+    assert totals.report() == pytest.approx(expected), "a piece begins at nothing every time it is called"
+
+
+def test_a_model_that_is_a_class_of_its_own_is_asked_for_the_shape_of_its_answers() -> None:
+    import tensorflow as tf
+    import tf_keras as keras
+
+    from trainer.loops import answer
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(7)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+    model = Own()
+    model.build((None, 3))
+    assert answer(model, tf.TensorSpec([None, 3])).shape.as_list() == [None, 7]
