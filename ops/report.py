@@ -57,8 +57,8 @@ def page(changes: Changes) -> str:
     for heading, found in (("Security", _security(changes, steps)), ("What stops, and what is lost", _losses(steps, before, after))):
         if lines := list(found):
             parts.append(f"### {heading}\n" + "\n".join(f"- {line}" for line in lines))
-    if after or before:
-        parts.append(_table(before, after))
+    if table := _table(before, after):
+        parts.append(table)
     return "\n\n".join([title, *parts]) + "\n" + _folded(changes)
 
 
@@ -208,43 +208,46 @@ def _money(before: Settings | None, after: Settings | None) -> Iterator[str]:
         if stack := after or before:
             yield f"{costs.NOWHERE[stack.target].capitalize()}."
         return
-    running = _both(was and was.running, now and now.running)
-    idle = _both(was and was.idle, now and now.idle)
-    yield f"**{running} an hour** while training, {idle} idle"
+    running, idle = _both(was and was.running, now and now.running), _both(was and was.idle, now and now.idle)
+    yield f"**{running} an hour** while training{_more(was, now)} · {idle} idle"
     for unknown in dict.fromkeys(each for bill in (was, now) if bill for each in bill.running.unknown):
         yield f"no price is known for {unknown}"
 
 
 def _both(was: Amount | None, now: Amount | None) -> str:
-    if was is None or now is None or str(was) == str(now):
-        return str(now or was)
-    more = now.known - was.known
-    difference = "" if was.unknown or now.unknown else f" ({'+' if more >= 0 else '−'}${abs(more):,.2f})"
-    return f"{was} → {now}{difference}"
+    return str(now or was) if was is None or now is None or str(was) == str(now) else f"{was} → {now}"
+
+
+def _more(was: costs.Bill | None, now: costs.Bill | None) -> str:
+    """How much more or less an hour, where that is known."""
+    if not (was and now) or was.running.unknown or now.running.unknown or str(was.running) == str(now.running):
+        return ""
+    more = now.running.known - was.running.known
+    return f" ({'+' if more >= 0 else '−'}${abs(more):,.2f})"
 
 
 def _table(before: Settings | None, after: Settings | None) -> str:
     """Topology and money, side by side."""
     prices = _prices(after, before)
-    rows = []
     old, new = _deployed(before), _deployed(after)
-    for name in sorted({*old, *new}):
-        rows.append((f"**{name}**", *(shape(each[name]) if name in each else "–" for each in (old, new))))
+    names = sorted({*old, *new})
+    rows = [(f"**{name}**", _shape(old.get(name)), _shape(new.get(name))) for name in names]
+    foot = ""
     if not isinstance(prices, str):
-        bills = [_bill(stack, prices) for stack in (before, after)]
-        if any(bills):
-            rows.append(("$ per hour, all trainings", *(str(bill.running) if bill else "–" for bill in bills)))
-            rows.append(("$ per hour, idle", *(str(bill.idle) if bill else "–" for bill in bills)))
-            for name in sorted({*old, *new}):
-                rows.append((f"$ per run of {name}", *(_per_run(stack, name, prices) for stack in (before, after))))
-    head = ["| | before | after |", "|---|---|---|"] if before and after else ["| | |", "|---|---|"]
-    shown = [" | ".join(row if before and after else (row[0], row[2] if after else row[1])) for row in rows]
-    foot = (
-        f"\n\n<sub>{prices}; runs: what they add to the idle stack, at most by their deadline</sub>"
-        if any("$" in row[0] for row in rows)
-        else ""
-    )
-    return "\n".join([*head, *(f"| {row} |" for row in shown)]) + foot if rows else ""
+        was, now = _bill(before, prices), _bill(after, prices)
+        if was or now:
+            rows.append(("an hour, all trainings", str(was.running) if was else "–", str(now.running) if now else "–"))
+            rows.append(("an hour, idle", str(was.idle) if was else "–", str(now.idle) if now else "–"))
+            rows += [(f"a run of {name}", _per_run(before, name, prices), _per_run(after, name, prices)) for name in names]
+            foot = f"\n\n<sub>USD, {prices}. A run: what it adds to the idle stack until its deadline.</sub>"
+    both = bool(before and after) and any(was != now for _, was, now in rows)
+    head = "| | before | after |\n|---|---|---|" if both else "| | |\n|---|---|"
+    lines = [" | ".join(row if both else (row[0], row[2] if after else row[1])) for row in rows]
+    return "\n".join([head, *(f"| {line} |" for line in lines)]) + foot if rows else ""
+
+
+def _shape(training: Training | None) -> str:
+    return shape(training) if training else "–"
 
 
 def _per_run(stack: Settings | None, name: str, prices: Prices) -> str:
