@@ -131,8 +131,9 @@ def _changes(told: list[dict[str, Any]], configuration: Mapping[str, str], error
     name = told[0]["urn"].split("::")[0].removeprefix("urn:pulumi:") if told else ""
     steps = tuple(_step(each) for each in told if each not in roots and each["op"] not in PARTS)
     outputs = None if root["op"] == "create" else root["old"].get("outputs") or {}
-    words = tuple(re.sub(r"<\{%.*?%\}>|\x1b\[[0-9;]*m", "", error).strip() for error in errors)
-    return Changes(name, done, configuration, steps, outputs, root["op"] == "delete", words)
+    words = (re.sub(r"<\{%.*?%\}>|\x1b\[[0-9;]*m|^error: ", "", error).strip() for error in errors)
+    said = tuple(error for error in words if "program exited with non-zero exit code" not in error)
+    return Changes(name, done, configuration, steps, outputs, root["op"] == "delete", said or tuple(errors))
 
 
 def _step(told: Mapping[str, Any]) -> Step:
