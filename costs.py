@@ -162,7 +162,6 @@ class Line:
     running: int
     idle: int
     each: float | None  # USD per hour; None is unknown
-    gpus: str = ""  # on each, as in "1 × l4 spot"
 
 
 @dataclass(frozen=True)
@@ -207,6 +206,11 @@ def bill(settings: Settings, list_of_prices: Prices) -> Bill:
     return Bill((*nodes, *rest), str(list_of_prices), tuple(_notes(settings)))
 
 
+def has_bill(settings: Settings) -> bool:
+    """Whether a bill can be made: the stack is on Google Cloud, and its pools are such as this version knows."""
+    return settings.target == "gke" and not any(pools.problems(settings))
+
+
 def of_training(settings: Settings, name: str, list_of_prices: Prices) -> Amount:
     """Per hour, what one training adds to the idle stack while it runs, were it alone."""
     alone = settings.model_copy(update={"trainings": {name: settings.trainings[name]}})
@@ -221,9 +225,9 @@ def _nodes(settings: Settings, list_of_prices: Prices) -> Iterator[Line]:
         how: How = "spot" if pool.spot else "flex_start" if pool.flex_start else "on_demand"
         each = list_of_prices.node(settings.region, pool.machine, pool.accelerator, pool.gpus, how)
         words = {"spot": "spot", "flex_start": "flex-start", "on_demand": "reserved" if pool.reservation else "on demand"}[how]
-        gpus = f"{pool.gpus} × {pool.accelerator}" if pool.accelerator else ""
-        what = f"{pool.machine.name}{f' with {gpus}' if gpus else ''}, {words} (pool {pool.name})"
-        yield Line(what, pool.full, min(stays.get(pool.name, 0), pool.full), each, f"{gpus} {words}" if gpus else "")
+        gpus = f" with {pool.gpus} × {pool.accelerator}" if pool.accelerator else ""
+        what = f"{pool.machine.name}{gpus}, {words} (pool {pool.name})"
+        yield Line(what, pool.full, min(stays.get(pool.name, 0), pool.full), each)
 
 
 def _around(settings: Settings, listed: Prices, running: int, idle: int) -> Iterator[Line]:

@@ -38,6 +38,7 @@ KEY, ARMOR, IMAGES = (
     "gcp:artifactregistry/repository:Repository",
 )
 SECRET, LOCAL = "gcp:secretmanager/secret:Secret", "pulumi-python:dynamic/trainstack:LocalTraining"
+SECRET_WORD = "[secret]"  # in place of one, in the engine's JSON
 Flat = dict[str, Any]
 
 
@@ -72,6 +73,13 @@ def _before(changes: Changes) -> tuple[Settings | None, str]:
             return settings.read({key: value for key, value in told.items() if key != "gcp"}, told.get("gcp")), ""
         except SettingsError:
             return None, "what it was is not known, because another version of Trainstack wrote it down"
+    if changes.configuration.get("trainstack:target", "local") == "local":
+        return None, "what it was is not known: stacks of target local do not write it down"
+    if SECRET_WORD in changes.configuration.get("trainstack:trainings", ""):
+        return (
+            None,
+            "what it was is not known, because there is a secret in the settings of its trainings; `trainstack:secrets` is the place for one",
+        )
     return None, "what it was is not known, because the stack has not written it down yet; the next `up` does"
 
 
@@ -100,8 +108,7 @@ def _headline(changes: Changes, steps: Iterable[Step], before: Settings | None, 
     if unknown and steps:
         yield f"- {unknown}"
     if steps and not said and before and after:
-        kinds = Counter(step.op for step in steps)
-        yield f"- The trainings stay as they are; {', '.join(f'{count} resources: {op}' for op, count in kinds.items())}."
+        yield f"- The trainings stay as they are. Resources: {_counted(steps)}."
     yield from (f"- {line}" for line in _money(before, after))
 
 
@@ -195,7 +202,7 @@ def _prices(*stacks: Settings | None) -> Prices | str:
 
 
 def _bill(stack: Settings | None, prices: Prices) -> costs.Bill | None:
-    return costs.bill(stack, prices) if stack and stack.target == "gke" else None
+    return costs.bill(stack, prices) if stack and costs.has_bill(stack) else None
 
 
 def _money(before: Settings | None, after: Settings | None) -> Iterator[str]:
@@ -205,7 +212,8 @@ def _money(before: Settings | None, after: Settings | None) -> Iterator[str]:
         return
     was, now = _bill(before, prices), _bill(after, prices)
     if not (was or now):
-        if stack := after or before:
+        stack = after or before
+        if stack and stack.target in costs.NOWHERE:
             yield f"{costs.NOWHERE[stack.target].capitalize()}."
         return
     running, idle = _both(was and was.running, now and now.running), _both(was and was.idle, now and now.idle)
@@ -252,7 +260,7 @@ def _shape(training: Training | None) -> str:
 
 def _per_run(stack: Settings | None, name: str, prices: Prices) -> str:
     training = _deployed(stack).get(name)
-    if stack is None or stack.target != "gke" or training is None:
+    if stack is None or training is None or not costs.has_bill(stack):
         return "–"
     if training.deadline is None:
         return "no deadline, no limit"
@@ -426,9 +434,6 @@ def _folded(changes: Changes) -> str:
     lines = list(diff(changes.steps))
     if not lines:
         return ""
-    counts = Counter(step.op for step in changes.steps if step.changes)
-    words = {"create": "made", "update": "changed", "replace": "replaced", "delete": "deleted"}
-    summary = ", ".join(f"{count} {words.get(op, op)}" for op, count in sorted(counts.items()))
     body, left = [], MOST
     for line in lines:
         left -= len(line) + 1
@@ -436,4 +441,10 @@ def _folded(changes: Changes) -> str:
             body.append(f"… {len(lines) - len(body)} lines more")
             break
         body.append(line)
-    return f"\n<details><summary>Every resource: {summary}</summary>\n\n```diff\n" + "\n".join(body) + "\n```\n</details>\n"
+    return f"\n<details><summary>Every resource: {_counted(changes.steps)}</summary>\n\n```diff\n" + "\n".join(body) + "\n```\n</details>\n"
+
+
+def _counted(steps: Iterable[Step]) -> str:
+    words = {"create": "made", "update": "changed", "replace": "replaced", "delete": "deleted", "same": "no longer protected"}
+    counts = Counter(words.get(step.op, step.op) for step in steps if step.changes)
+    return ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
