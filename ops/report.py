@@ -122,6 +122,10 @@ def _trainings(before: Settings | None, after: Settings | None) -> Iterator[str]
             yield f"**{name}** is taken away: {shape(old[name])}"
         elif differences := [*_roles(old[name], new[name]), *_rest(old[name], new[name])]:
             yield f"**{name}**: {' · '.join(differences)}"
+    if before and after:
+        was, now = (_flat(each.model_dump(mode="json", by_alias=True, exclude={"trainings", "secrets"})) for each in (before, after))
+        if differences := list(_differences(was, now)):
+            yield f"the stack: {' · '.join(differences)}"
 
 
 def _deployed(stack: Settings | None) -> dict[str, Training]:
@@ -167,15 +171,19 @@ def _of_one(nodes: str) -> str:
     return nodes.removeprefix("1 × ") or "CPU on demand"
 
 
-SAID = ("replicas", "gpus", "accelerator", "spot", "flex_start", "reservation")  # of a role, above
+SAID = ("replicas", "gpus", "accelerator", "spot", "flex_start", "reservation", "mode")  # of a role, above
 
 
 def _rest(old: Training, new: Training) -> Iterator[str]:
     """Everything else that is written differently. Variables of the environment are nobody's business."""
     was, now = (_flat(each.model_dump(mode="json", by_alias=True, exclude={"env"})) for each in (old, new))
+    said = {key for key in {*was, *now} for role, _, last in [key.partition(".")] if role in ROLES and last in SAID}
+    yield from _differences(*({key: value for key, value in each.items() if key not in said} for each in (was, now)))
+
+
+def _differences(was: Flat, now: Flat) -> Iterator[str]:
     for key in sorted({*was, *now}):
-        role, _, last = key.partition(".")
-        if was.get(key) != now.get(key) and not (role in ROLES and (last in SAID or last == "mode")):
+        if was.get(key) != now.get(key):
             yield f"{key} {_word(was.get(key))} → {_word(now.get(key))}"
 
 
@@ -186,7 +194,12 @@ def _flat(value: Any, at: str = "") -> Flat:
 
 
 def _word(value: Any) -> str:
-    return "nothing" if value is None else f"`{', '.join(map(str, value)) if isinstance(value, list) else value}`"
+    """A value as it is written in the settings."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return f"`{', '.join(map(str, value))}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else f'{value:g}' if isinstance(value, float) else value}`"
 
 
 # ------------------------------------------------------------------------------------------------------------- money
@@ -244,7 +257,9 @@ def _table(before: Settings | None, after: Settings | None) -> str:
     if not isinstance(prices, str):
         was, now = _bill(before, prices), _bill(after, prices)
         if was or now:
-            rows.append(("an hour, all trainings", str(was.running) if was else "–", str(now.running) if now else "–"))
+            limit = after.budget.per_hour if after else None
+            budget = f" (budget {limit:g})" if limit else ""
+            rows.append((f"an hour, all trainings{budget}", str(was.running) if was else "–", str(now.running) if now else "–"))
             rows.append(("an hour, idle", str(was.idle) if was else "–", str(now.idle) if now else "–"))
             rows += [(f"a run of {name}", _per_run(before, name, prices), _per_run(after, name, prices)) for name in names]
             foot = f"\n\n<sub>USD, {prices}. A run: what it adds to the idle stack until its deadline.</sub>"

@@ -79,6 +79,13 @@ def test_a_pull_request_as_its_reviewer_reads_it(dev: Simulation, name: str) -> 
     assert page == golden.read_text()
 
 
+def test_the_documentation_shows_the_report_as_it_is() -> None:
+    shown = [line[2:] for line in (ROOT / "docs" / "reviews.md").read_text().splitlines() if line.startswith(">")]
+    golden = (GOLDEN / "workers.md").read_text().splitlines()
+    assert shown == golden[: len(shown)]
+    assert shown[-1].startswith("<details>")
+
+
 @pytest.mark.engine
 def test_what_was_done_reads_as_what_was_announced_and_no_secret_is_in_it(tmp_path: Path) -> None:
     """A finished `up` carries the same, a stack that goes says what it loses, and neither shows a secret."""
@@ -239,6 +246,19 @@ def test_a_training_before_and_after(before: dict[str, Any], after: dict[str, An
     assert [each for each in words if each not in page] == []
     assert "hunter2" not in page
     assert ("will not load" in page) == ("filters" in str(after) or "program" in after), "epochs and the like are no other model"
+
+
+def test_what_else_of_the_stack_differs_is_said() -> None:
+    def stack(**more: Any) -> dict[str, Any]:
+        return {"target": "gke", "cluster": {"location": "us-central1-a"}, "trainings": {"a": TRAINING}, **more}
+
+    old, new = stack(budget={"per_hour": 10}), stack(budget={"per_hour": 20}, network={"flow_logs": True})
+    outputs = {"stack_settings": {"gcp": {"project": "p"}, **old}}
+    config = {f"trainstack:{key}": value if isinstance(value, str) else json.dumps(value) for key, value in new.items()}
+    root = {"op": "same", "urn": "urn:pulumi:prod::trainstack::pulumi:pulumi:Stack::trainstack-prod", "oldState": {"outputs": outputs}}
+    page = report.page(changes.read(json.dumps({"config": {"gcp:project": "p", **config}, "steps": [root]})))
+    assert "- the stack: budget.per_hour `10` → `20` · network.flow_logs `false` → `true`" in page
+    assert "(budget 20)" in page
 
 
 def test_a_stack_that_has_not_written_down_what_it_was() -> None:
