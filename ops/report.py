@@ -287,10 +287,13 @@ def _per_run(stack: Settings | None, name: str, prices: Prices) -> str:
 
 
 def _security(changes: Changes, steps: Iterable[Step]) -> Iterator[str]:
-    """What opens or loosens something, or closes it."""
-    steps = list(steps)
+    """What opens or loosens something, or closes it; a stack that goes leaves nothing open."""
+    steps = [] if changes.goes else list(steps)
+    gone = {_labels(step) for step in steps if step.op == "delete" and step.kind in (JOB, SERVING)}
+    gone |= {(training, "tasks") for training, component in gone if component in ROLES}
     for step in steps:
-        yield from _exposure(step)
+        if not (step.kind == POLICY and step.op == "delete" and _labels(step) in gone):  # it goes with what it guards
+            yield from _exposure(step)
         if step.kind == KEY and step.op in ("create", "replace"):
             yield "a **service account key** is made, which works from anywhere until it is deleted; without `credentials.mode: key_secret` none is needed"
         if step.kind == KEY and step.op == "delete":
@@ -299,9 +302,15 @@ def _security(changes: Changes, steps: Iterable[Step]) -> Iterator[str]:
             yield f"**{step.name}** is no longer protected from being deleted"
         if step.kind == BUCKET and step.op == "update" and step.old.get("publicAccessPrevention") != step.new.get("publicAccessPrevention"):
             yield f"bucket {_called(step)}: public access prevention is `{step.new.get('publicAccessPrevention')}`"
-        if step.kind == SECRET and step.op in ("create", "delete") and not (changes.outputs is None or changes.goes):
+        if step.kind == SECRET and step.op in ("create", "delete") and changes.outputs is not None:
             yield f"secret {_called(step)} is {'added' if step.op == 'create' else 'removed'}"
     yield from _roles_of_accounts(steps)
+
+
+def _labels(step: Step) -> tuple[Any, Any]:
+    """Of which training a thing is, and of what in it."""
+    found = (step.old.get("metadata") or {}).get("labels") or {}
+    return found.get(NAME), found.get(COMPONENT)
 
 
 def _turned(step: Step, key: str, to: Any) -> bool:
@@ -371,6 +380,8 @@ def _losses(steps: Iterable[Step], before: Settings | None, after: Settings | No
     for step in steps:
         yield from _lost_files(step)
     yield from _stopped_tasks(goes, before, after)
+    if any(step.kind == CLUSTER for step in goes):
+        return  # and with it all of the following
     for step in goes:
         if step.kind == POOL:
             what = (step.old.get("nodeConfig") or {}).get("machineType", "nodes")
@@ -398,9 +409,9 @@ def _stopped_tasks(goes: Iterable[Step], before: Settings | None, after: Setting
     """Which tasks stop, and whether their run goes on."""
     stopped: dict[str, list[str]] = {}
     for step in goes:
-        labels = (step.old.get("metadata") or {}).get("labels") or {}
-        if step.kind == JOB and labels.get(COMPONENT) in ROLES:
-            stopped.setdefault(labels[NAME], []).append(labels[COMPONENT])
+        training, component = _labels(step)
+        if step.kind == JOB and component in ROLES:
+            stopped.setdefault(training, []).append(component)
         elif step.kind == LOCAL:
             stopped.setdefault(step.name, []).append("all")
     old, new = _deployed(before), _deployed(after)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ops import __main__ as main
 from ops import changes, report
 from ops.changes import Step
 from ops.target import OpsError
@@ -51,10 +52,7 @@ def preview(dev: Simulation, **training: Any) -> str:
 
 
 def reported(printed: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ops", "report", "-"], input=printed, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout
+    return report.page(changes.read(printed))
 
 
 def of_workers(dev: Simulation, **changed: Any) -> dict[str, Any]:
@@ -216,6 +214,16 @@ def test_what_opens_and_what_is_lost_is_said(change: dict[str, Any], sentence: s
     assert page.index(sentence) < page.index("an hour, all trainings"), "above the figures"
 
 
+@pytest.mark.parametrize(
+    ("guarded", "goes", "said"), [("tasks", "worker", False), ("serving", "serving", False), ("serving", "worker", True)]
+)
+def test_a_policy_that_goes_with_what_it_guards_opens_nothing(guarded: str, goes: str, said: bool) -> None:
+    labels = {"app.kubernetes.io/name": "a", "app.kubernetes.io/component": guarded}
+    policy = step("delete", report.POLICY, "a-policy", {"metadata": {"name": "a-policy", "labels": labels}})
+    page = told(policy, job("delete", goes), before={}, after={})
+    assert ("network policy **a-policy** is removed" in page) == said
+
+
 def job(op: str, role: str) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "a", "app.kubernetes.io/component": role}
     return step(op, report.JOB, f"a-{role}", {"metadata": {"name": f"a-{role}", "labels": labels}}, {} if op == "replace" else None)
@@ -272,6 +280,23 @@ def test_an_unknown_price_is_said_on_top() -> None:
     page = told(job("replace", "worker"), before={}, after={"worker": {"replicas": 2, "gpus": 1, "accelerator": "l4", "flex_start": True}})
     assert "at least $" in page
     assert "- no price is known for g2-standard-4 with 1 × l4, flex-start (pool gpu-l4-1-flex)" in page
+
+
+def test_the_command_takes_a_file_or_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = json.dumps({"config": {"trainstack:target": "local"}, "steps": []})
+    file = tmp_path / "preview.json"
+    file.write_text(text)
+    for arguments in (["report", str(file)], ["report", "-"], ["--json", "report", "-"]):
+        monkeypatch.setattr(sys, "argv", ["trainstack", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        assert main.main() == 0
+        printed = capsys.readouterr().out
+        assert "**Nothing changes.**" in (json.loads(printed)["markdown"] if "--json" in arguments else printed)
+    monkeypatch.setattr(sys, "argv", ["trainstack", "report", str(tmp_path / "none.json")])
+    assert main.main() == 1
+    assert "none.json cannot be read (No such file or directory); name the file with the preview" in capsys.readouterr().err
 
 
 def test_a_long_list_is_cut_so_that_it_fits_into_a_comment() -> None:
