@@ -46,6 +46,8 @@ def page(changes: Changes) -> str:
     """The report."""
     before, unknown = _before(changes)
     after = _after(changes)
+    if after is None and not changes.goes:
+        before, unknown = None, "what it becomes cannot be read from the settings in the preview; a secret may stand where a number belongs"
     title = f"## {'What `up` did to' if changes.done else 'What would change in'} stack `{changes.stack}`"
     if changes.errors:
         words = "\n".join(f"> {line}" for error in changes.errors for line in error.splitlines() if line.strip())
@@ -101,9 +103,11 @@ def _headline(changes: Changes, steps: Iterable[Step], before: Settings | None, 
         yield "**The whole stack goes.**"
     elif changes.outputs is None:
         yield "**A new stack: all of it is made.**"
+    said = list(_trainings(before, after)) if not unknown else []
+    if not steps and said:
+        yield "**No resource changes.**"
     elif not steps:
         yield f"**Nothing changes{', and it costs the same' if after and after.target == 'gke' else ''}.**"
-    said = list(_trainings(before, after)) if not unknown else []
     yield from (f"- {line}" for line in said)
     if unknown and steps:
         yield f"- {unknown}"

@@ -267,6 +267,13 @@ def test_what_else_of_the_stack_differs_is_said() -> None:
     page = report.page(changes.read(json.dumps({"config": {"gcp:project": "p", **config}, "steps": [root]})))
     assert "- the stack: budget.per_hour `10` → `20` · network.flow_logs `false` → `true`" in page
     assert "(budget 20)" in page
+    assert "**No resource changes.**" in page
+
+
+def test_settings_that_cannot_be_read_are_no_training_that_goes() -> None:
+    page = told(job("replace", "worker"), before={}, after={"deadline": "[secret]"})
+    assert "what it becomes cannot be read" in page
+    assert "is taken away" not in page
 
 
 def test_a_stack_that_has_not_written_down_what_it_was() -> None:
