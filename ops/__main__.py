@@ -64,6 +64,9 @@ def parser() -> argparse.ArgumentParser:
     rehearse.add_argument("--faults", type=int, default=20, help="how many; default: %(default)s")
     rehearse.add_argument("--seed", type=int, default=1, help="of their order; default: %(default)s")
     commands.add_parser("demo", help="follow the run, and kill a worker on the way")
+    tfjob = commands.add_parser("import-tfjob", help="print a settings file that does what TFJobs of Kubeflow do, with a note for all that differs")
+    tfjob.add_argument("files", nargs="+", metavar="FILE", help="manifests as YAML, with the claims they use if there are; - is standard input")
+    tfjob.add_argument("--context", help="the context of the kubeconfig to train on; default: to be filled in")
     return result
 
 
@@ -74,7 +77,9 @@ def main() -> int:
         "rerun": rerun, "models": models, "predict": predict, "demo": demo, "explain": explain, "tensorboard": tensorboard,
         "inspect": inspect,
     }  # fmt: skip
-    without_target: dict[str, Callable[[argparse.Namespace], int]] = {"recover": recover, "container": container, "rehearse": rehearse}
+    without_target: dict[str, Callable[[argparse.Namespace], int]] = {
+        "recover": recover, "container": container, "rehearse": rehearse, "import-tfjob": import_tfjob,
+    }  # fmt: skip
     try:
         if args.command in without_target:
             return without_target[args.command](args)
@@ -377,6 +382,25 @@ def container(args: argparse.Namespace) -> int:
     from ops.container import train
 
     return train(args.settings, args.training)
+
+
+def import_tfjob(args: argparse.Namespace) -> int:
+    from ops.tfjob import convert, load
+
+    documents = []
+    for name in args.files:
+        try:
+            documents += load(sys.stdin.read() if name == "-" else Path(name).read_text(), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise OpsError(f"{name} cannot be read ({getattr(error, 'strerror', None) or 'it is not text'}); name a file with a TFJob in it.") from None
+    imported = convert(documents, args.context)
+    if args.json:
+        as_json({"config": imported.config, "notes": [asdict(note) for note in imported.notes]})
+        return 0
+    print(imported.text(), end="")
+    for note in imported.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":
