@@ -64,8 +64,14 @@ def parser() -> argparse.ArgumentParser:
     rehearse.add_argument("--faults", type=int, default=20, help="how many; default: %(default)s")
     rehearse.add_argument("--seed", type=int, default=1, help="of their order; default: %(default)s")
     commands.add_parser("demo", help="follow the run, and kill a worker on the way")
-    tfjob = commands.add_parser("import-tfjob", help="print a settings file that does what TFJobs of Kubeflow do, with a note for all that differs")
-    tfjob.add_argument("files", nargs="+", metavar="FILE", help="manifests as YAML, with the claims they use if there are; - is standard input")
+    made = commands.add_parser("new", help="write the settings file of a stack of your own, with a program to begin with")
+    made.add_argument("name", help="of the stack, its training and its program")
+    tfjob = commands.add_parser(
+        "import-tfjob", help="print a settings file that does what TFJobs of Kubeflow do, with a note for all that differs"
+    )
+    tfjob.add_argument(
+        "files", nargs="+", metavar="FILE", help="manifests as YAML, with the claims they use if there are; - is standard input"
+    )
     tfjob.add_argument("--context", help="the context of the kubeconfig to train on; default: to be filled in")
     return result
 
@@ -78,7 +84,7 @@ def main() -> int:
         "inspect": inspect,
     }  # fmt: skip
     without_target: dict[str, Callable[[argparse.Namespace], int]] = {
-        "recover": recover, "container": container, "rehearse": rehearse, "import-tfjob": import_tfjob,
+        "recover": recover, "container": container, "rehearse": rehearse, "import-tfjob": import_tfjob, "new": new,
     }  # fmt: skip
     try:
         if args.command in without_target:
@@ -384,6 +390,18 @@ def container(args: argparse.Namespace) -> int:
     return train(args.settings, args.training)
 
 
+def new(args: argparse.Namespace) -> int:
+    from ops.new import new as write
+    from settings import ROOT
+
+    settings, program = (path.relative_to(ROOT) for path in write(args.name, ROOT))
+    if args.json:
+        as_json({"stack": args.name, "settings": str(settings), "program": str(program)})
+    else:
+        print(f"{settings} has the settings, {program} the model and its data. Train them as they are: `make up STACK={args.name}`.")
+    return 0
+
+
 def import_tfjob(args: argparse.Namespace) -> int:
     from ops.tfjob import convert, load
 
@@ -392,7 +410,9 @@ def import_tfjob(args: argparse.Namespace) -> int:
         try:
             documents += load(sys.stdin.read() if name == "-" else Path(name).read_text(), name)
         except (OSError, UnicodeDecodeError) as error:
-            raise OpsError(f"{name} cannot be read ({getattr(error, 'strerror', None) or 'it is not text'}); name a file with a TFJob in it.") from None
+            raise OpsError(
+                f"{name} cannot be read ({getattr(error, 'strerror', None) or 'it is not text'}); name a file with a TFJob in it."
+            ) from None
     imported = convert(documents, args.context)
     if args.json:
         as_json({"config": imported.config, "notes": [asdict(note) for note in imported.notes]})

@@ -23,7 +23,12 @@ from settings import PROJECT, SettingsError, parse
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
 
 ROLES = {"chief": "chief", "master": "chief", "ps": "ps", "worker": "worker", "evaluator": "evaluator"}
-RUN_POLICY = ("cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")  # before v1 they were in the spec itself
+RUN_POLICY = (
+    "cleanPodPolicy",
+    "ttlSecondsAfterFinished",
+    "activeDeadlineSeconds",
+    "backoffLimit",
+)  # before v1 they were in the spec itself
 NO_DIGEST = "@sha256:" + 64 * "0"
 NO_CONTEXT = "my-cluster"
 EVERY_TASK = (
@@ -263,7 +268,10 @@ def _one(chosen: Pods, roles: Mapping[str, Pods], what: str, shown: Callable[[An
         if (its_own := getattr(pods, what)) != value:
             others.setdefault(shown(its_own) if its_own else "none", []).append(pods.title)
     for other, titles in others.items():
-        say(f"{what} of {joined(titles)}", f"{other}: all tasks of a training have one, and TF_CONFIG tells them apart; it is that of {chosen.title}.")
+        say(
+            f"{what} of {joined(titles)}",
+            f"{other}: all tasks of a training have one, and TF_CONFIG tells them apart; it is that of {chosen.title}.",
+        )
     return value
 
 
@@ -274,7 +282,10 @@ def _selector(roles: Mapping[str, Pods], say: tfpods.Say) -> dict[str, str]:
     for pods in roles.values():
         for key, value in pods.selector.items():
             if key not in shared:
-                say(f"nodeSelector of {pods.title}", f"{key}: {value} is not asked for by all roles, and node_selector is for all tasks; it is left out.")
+                say(
+                    f"nodeSelector of {pods.title}",
+                    f"{key}: {value} is not asked for by all roles, and node_selector is for all tasks; it is left out.",
+                )
     return shared
 
 
@@ -288,7 +299,10 @@ def _image(image: str, say: tfpods.Say) -> str:
     if "@sha256:" in image:
         return image
     plain = image.rpartition("/")[2].partition(":")[0]
-    say("image", f"{image} may be another one tomorrow; write its digest in place of the zeros (`docker buildx imagetools inspect {image}` shows it).")
+    say(
+        "image",
+        f"{image} may be another one tomorrow; write its digest in place of the zeros (`docker buildx imagetools inspect {image}` shows it).",
+    )
     return image[: len(image) - len(image.rpartition("/")[2])] + plain + NO_DIGEST
 
 
@@ -372,16 +386,25 @@ def _run_policy(spec: Document, roles: Mapping[str, Pods], say: tfpods.Say) -> d
         say("deadline", "parameter servers without a Chief need one here, in case worker 0 never ends; 24h is a guess.")
     if (seconds := policy.get("ttlSecondsAfterFinished")) is not None:
         result["ttl_after_finished"] = duration(max(1, whole(seconds, "ttlSecondsAfterFinished")))
-        say("ttlSecondsAfterFinished", "an ended Job costs nothing, and the next `up` trains again when it is gone; better remove ttl_after_finished.")
+        say(
+            "ttlSecondsAfterFinished",
+            "an ended Job costs nothing, and the next `up` trains again when it is gone; better remove ttl_after_finished.",
+        )
     if clean := CLEAN_POD_POLICY.get(str(policy.get("cleanPodPolicy", "Running"))):
         say(f"cleanPodPolicy {policy['cleanPodPolicy']}", clean)
     if policy.get("suspend"):
         result["deploy"] = False
         say("suspend", "deploy: false makes the claims and no task; deploy: true starts the training.")
     if spec.get("successPolicy"):
-        say(f"successPolicy {spec['successPolicy']}", "the run succeeds with its lead: the chief, or worker 0 where there is none; the others end then.")
+        say(
+            f"successPolicy {spec['successPolicy']}",
+            "the run succeeds with its lead: the chief, or worker 0 where there is none; the others end then.",
+        )
     if spec.get("enableDynamicWorker"):
-        say("enableDynamicWorker", "another number of workers is a change of worker.replicas and an `up`; the run goes on from its checkpoint.")
+        say(
+            "enableDynamicWorker",
+            "another number of workers is a change of worker.replicas and an `up`; the run goes on from its checkpoint.",
+        )
     handled = (*RUN_POLICY, "schedulingPolicy", "suspend")
     left_out(policy, handled, {}, say)
     return result
@@ -394,7 +417,10 @@ def _restarts(policy: Document, roles: Mapping[str, Pods], say: tfpods.Say) -> d
         by_policy.setdefault(pods.restart_policy, []).append(pods.title)
     never, limit = by_policy.pop("Never", []), policy.get("backoffLimit")
     if not by_policy:
-        say("restartPolicy Never", "a task that fails is out of restarts at once (max_restarts: 0); one that is evicted, or ends with 75, starts again.")
+        say(
+            "restartPolicy Never",
+            "a task that fails is out of restarts at once (max_restarts: 0); one that is evicted, or ends with 75, starts again.",
+        )
         return {"max_restarts": 0}
     if never:
         say(f"restartPolicy Never of {joined(never)}", "restarts are counted for every task alike here; it may start again, too.")

@@ -104,7 +104,13 @@ def read(title: str, spec: Document) -> Pods:
     _amounts(pods, mapping(container.get("resources"), f"{title}.resources"))
     _placement(pods, pod)
     _volumes(pods, pod, container)
-    handled = ("containers", "volumes", "nodeSelector", "tolerations", "restartPolicy")  # the operator does not heed a pod's own restartPolicy
+    handled = (
+        "containers",
+        "volumes",
+        "nodeSelector",
+        "tolerations",
+        "restartPolicy",
+    )  # the operator does not heed a pod's own restartPolicy
     left_out(pod, handled, POD, pods.say)
     handled = ("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts", "workingDir")
     nothing_to_do = ("imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")  # an image by digest is always the same
@@ -218,7 +224,9 @@ def _command(pods: Pods, container: Document, unknown: set[str]) -> list[str]:
     start, rest = (words(container.get(key), f"{pods.title}.{key}") for key in ("command", "args"))
     for name in sorted(unknown):
         if any(f"$({name})" in word for word in (*start, *rest)):
-            pods.say("command", f"$({name}) in it is not known here and stays as it is; let a shell fill it in (sh -c), or the script read it.")
+            pods.say(
+                "command", f"$({name}) in it is not known here and stays as it is; let a shell fill it in (sh -c), or the script read it."
+            )
     if not start:
         pods.say("command", f"the image's own entrypoint is not known here; write it in place of {ENTRYPOINT} (`docker inspect` shows it).")
         start = [ENTRYPOINT]
@@ -234,7 +242,9 @@ def _port(pods: Pods, container: Document) -> int:
         if each.get("name") == PORT_NAME:
             found = whole(each.get("containerPort"), f"{pods.title}.ports.containerPort")
         else:
-            pods.say(f"port {each.get('containerPort')}", "tasks can be reached at their one port, and by each other alone; it is left out.")
+            pods.say(
+                f"port {each.get('containerPort')}", "tasks can be reached at their one port, and by each other alone; it is left out."
+            )
     return found
 
 
@@ -292,7 +302,9 @@ def _placement(pods: Pods, pod: Document) -> None:
         else:
             pods.selector[key] = str(value)
     for toleration in listing(pod.get("tolerations"), f"{pods.title}.tolerations"):
-        pods.tolerations.append({key: value for key, value in toleration.items() if key in ("key", "operator", "value", "effect") and value})
+        pods.tolerations.append(
+            {key: value for key, value in toleration.items() if key in ("key", "operator", "value", "effect") and value}
+        )
         left_out(toleration, ("key", "operator", "value", "effect"), {}, lambda key, sentence: pods.say(f"tolerations {key}", sentence))
 
 
@@ -310,7 +322,12 @@ def _volumes(pods: Pods, pod: Document, container: Document) -> None:
         if _mount(pods, volumes[name], path):
             if mount.get("readOnly"):
                 pods.say(f"volume {name}", "it is mounted for reading there, and for writing here.")
-            left_out(mount, ("name", "mountPath", "readOnly"), SUBPATH, lambda key, sentence, name=name: pods.say(f"volume {name}, {key}", sentence))  # type: ignore[misc]
+            left_out(
+                mount,
+                ("name", "mountPath", "readOnly"),
+                SUBPATH,
+                lambda key, sentence, name=name: pods.say(f"volume {name}, {key}", sentence),
+            )  # type: ignore[misc]
     for name in (name for name in volumes if name not in mounted):
         pods.say(f"volume {name}", "the task does not mount it; it is left out.")
 

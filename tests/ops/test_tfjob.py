@@ -86,7 +86,7 @@ def test_the_manifests_preview_clean(tmp_path: Path) -> None:
         if count and training.deploy
     }
     assert set(plan) == {"create"}
-    assert len(jobs) == 23
+    assert len(jobs) == 21
     assert jobs <= set(plan["create"])
     assert not [name for name in plan["create"] if name.startswith("secrets-and-helpers-") and name.rpartition("-")[2] in tfjob.ROLES]
 
@@ -194,7 +194,9 @@ def test_no_key_is_left_out_in_silence(key: str, place: int) -> None:
     assert {about.split(" of ")[0] for about in set(after) - set(before)} == {key, f"resource {key}.example.com/thing"}
 
 
-amounts = st.one_of(st.integers(1, 10**13), st.builds("{}{}".format, st.decimals(0, 500, places=2), st.sampled_from(["", *tfpods.MEMORY_UNITS])))
+amounts = st.one_of(
+    st.integers(1, 10**13), st.builds("{}{}".format, st.decimals(0, 500, places=2), st.sampled_from(["", *tfpods.MEMORY_UNITS]))
+)
 
 
 @given(amounts)
@@ -211,18 +213,27 @@ def test_memory_is_never_less_than_it_was(written: Any) -> None:
 
 junk: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "key", "image", "value", "claimName"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "key", "image", "value", "claimName"]), inner, max_size=3)
+    ),
     max_leaves=5,
 )
+
+
+def attempted(document: Job) -> tfjob.Imported | str:
+    """What came of it, or the sentence of a refusal; everything else is a bug."""
+    try:
+        return tfjob.convert([document], CONTEXT)
+    except OpsError as refusal:
+        return str(refusal)
 
 
 @given(st.sampled_from(["env", "ports", "resources", "volumeMounts", "command", "args", "envFrom", "image"]), junk)
 @hypothesis_settings(max_examples=150, deadline=None)
 def test_a_strange_container_is_a_sentence_or_settings(key: str, value: Any) -> None:
-    try:
-        found = tfjob.convert([job(Worker=role({key: value}))], CONTEXT)
-    except OpsError as error:
-        assert str(error).endswith(".")
+    found = attempted(job(Worker=role({key: value})))
+    if isinstance(found, str):
+        assert found.endswith(".")
     else:
         assert yaml.safe_load(found.text()) == {"config": found.config}
 
@@ -230,10 +241,8 @@ def test_a_strange_container_is_a_sentence_or_settings(key: str, value: Any) -> 
 @given(st.sampled_from(["volumes", "nodeSelector", "tolerations", "containers", "serviceAccountName"]), junk)
 @hypothesis_settings(max_examples=100, deadline=None)
 def test_a_strange_pod_is_a_sentence_or_settings(key: str, value: Any) -> None:
-    try:
-        tfjob.convert([job(Worker=role(pod={key: value}))], CONTEXT)
-    except OpsError as error:
-        assert str(error).endswith(".")
+    found = attempted(job(Worker=role(pod={key: value})))
+    assert not isinstance(found, str) or found.endswith(".")
 
 
 @given(st.lists(st.sampled_from(["A", "B", "$(A)", "$(B)", "$$(A)", "$$$(B)", "$"]), max_size=6))
@@ -267,7 +276,9 @@ def test_variables_are_filled_in_as_kubernetes_does(parts: list[str]) -> None:
         (job(Worker=role({"volumeMounts": [{"name": "v", "mountPath": "/v"}]})), "has no volume of this name"),
     ],
 )
-def test_what_is_no_tfjob_is_one_sentence(text: Any, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_tfjob_is_one_sentence(
+    text: Any, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, said = run(monkeypatch, capsys, text if isinstance(text, str) else yaml.safe_dump(text), "import-tfjob", "-")
     assert code == 1
     assert said.out == ""
