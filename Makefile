@@ -117,8 +117,9 @@ rehearse: .venv/.ready ## trainings that are killed and stopped while they train
 lint: .venv/.ready ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
-schema: .venv/.ready ## write schema/stack.json from settings.py
+schema: .venv/.ready ## write schema/stack.json and docs/settings.md from settings.py
 	@python settings.py > schema/stack.json
+	@python -m toolchain.reference > docs/settings.md
 
 lock: .venv/.ready ## write requirements.lock from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade -o requirements.lock

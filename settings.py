@@ -108,8 +108,8 @@ class Role(Model):
     """The tasks of one role: how many, and what each of them gets."""
 
     replicas: Count = Field(1, description="How many tasks of this role; 0 is none.")
-    cpu: Cpu | None = Field(None, description="CPUs of each task.")
-    memory: Memory | None = Field(None, description="Memory of each task.")
+    cpu: Cpu | None = Field(None, description="CPUs of each task; 1 if not written.")
+    memory: Memory | None = Field(None, description="Memory of each task; 2Gi if not written.")
     gpus: Annotated[int, Field(ge=0, le=16)] = Field(0, description="GPUs of each task; on local without GPUs, virtual devices.")
     accelerator: str | None = Field(None, description="The kind of GPU, such as l4 or a100-80.")
     spot: bool = Field(False, description="Run on spot nodes, which cost less and may vanish.")
@@ -224,9 +224,11 @@ class Training(Model):
         {}, description="Environment variables of every task."
     )
     strategy: Literal["parameter_server", "multi_worker_mirrored", "mirrored"] | None = Field(
-        None, description="How gradients are combined."
+        None, description="How gradients are combined; parameter_server if not written."
     )
-    tier: Literal["custom", "basic", "standard_1", "premium_1"] = Field("custom", description="A ready topology instead of the roles.")
+    tier: Literal["custom", "basic", "standard_1", "premium_1"] = Field(
+        "custom", description="A ready topology instead of the roles: one worker; 4 workers and 3 ps; 19 workers and 11 ps."
+    )
     chief: Role | None = Field(None, description="The task that leads; one under parameter_server, none else, if not written.")
     worker: Role | None = Field(None, description="The tasks that compute; one under mirrored, none else, if not written.")
     ps: Role | None = Field(None, description="The tasks that keep the weights under parameter_server.")

@@ -119,6 +119,11 @@ def as_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
+def beside_the_answer(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
+    """With --json, what a person reads meanwhile goes to standard error, and the answer alone to standard output."""
+    return contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+
+
 def brief(run: Run) -> dict[str, Any]:
     last = {"training": run.metrics[-1] if run.metrics else None, "test": run.evaluation[-1] if run.evaluation else None}
     return {**asdict(run), "metrics": last["training"], "evaluation": last["test"]}
@@ -147,7 +152,10 @@ def watch(target: Target, args: argparse.Namespace) -> int:
     from ops.watch import watch as follow
 
     if not args.training and not args.run and not any(run.in_stack for run in target.runs()):
-        print("the stack has no training to follow")
+        if args.json:
+            as_json([])
+        else:
+            print("the stack has no training to follow")
         return 0
     names = [(run.training, run.run) for run in newest(target, args)]
 
@@ -160,9 +168,11 @@ def watch(target: Target, args: argparse.Namespace) -> int:
 def conclude(follow: Callable[[], Sequence[Run]], target: Target, args: argparse.Namespace) -> int:
     """Follows, then says what came of it."""
     try:
-        runs = follow()
+        with beside_the_answer(args):
+            runs = follow()
     except KeyboardInterrupt:
-        print("\nThe run goes on. Return to it with `trainstack watch`, end it with `trainstack cancel` or `make down`.")
+        with beside_the_answer(args):
+            print("\nThe run goes on. Return to it with `trainstack watch`, end it with `trainstack cancel` or `make down`.")
         return 0
     if not runs:
         raise OpsError("the run is no longer in the stack; somebody has taken it down. `make up` starts it again.")
@@ -365,8 +375,13 @@ def demo(target: Target, args: argparse.Namespace) -> int:
 def recover(args: argparse.Namespace) -> int:
     from ops.recover import recover as mend
 
-    for line in mend(args.stack):
-        print(line, flush=True)
+    done = []
+    with beside_the_answer(args):
+        for line in mend(args.stack):
+            done.append(line)
+            print(line, flush=True)
+    if args.json:
+        as_json({"stack": args.stack, "done": done})
     return 0
 
 
@@ -387,7 +402,13 @@ def rehearse(args: argparse.Namespace) -> int:
 def container(args: argparse.Namespace) -> int:
     from ops.container import train
 
-    return train(args.settings, args.training)
+    with beside_the_answer(args):
+        code, folder = train(args.settings, args.training)
+    if args.json:
+        as_json({"state": "failed" if code else "succeeded", "folder": str(folder)})
+    elif not code:
+        print(f"The run is in {folder}.")
+    return code
 
 
 def new(args: argparse.Namespace) -> int:
