@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+import settings
 from ops import new
 from ops.target import OpsError
 from settings import parse
@@ -29,8 +30,8 @@ def written(tmp_path: Path, name: str = "mine") -> tuple[Path, Path]:
 
 def text_of(tmp_path: Path) -> str:
     """The settings with the program by its absolute path, because it is not below the project's folder here."""
-    settings, program = written(tmp_path)
-    return settings.read_text().replace("trainer/own/mine.py", str(program))
+    file, program = written(tmp_path)
+    return file.read_text().replace("trainer/own/mine.py", str(program))
 
 
 def uncommented(text: str, only: int | None = None) -> tuple[str, list[str]]:
@@ -56,17 +57,17 @@ def check(text: str) -> Any:
 
 
 def test_both_files_are_written_and_never_overwritten(tmp_path: Path) -> None:
-    settings, program = written(tmp_path, "my-model")
-    assert (settings, program) == (tmp_path / "Pulumi.my-model.yaml", tmp_path / "trainer/own/my_model.py")
-    assert "program: trainer/own/my_model.py" in settings.read_text()
-    assert not re.search(r"my.training", settings.read_text() + program.read_text())
+    file, program = written(tmp_path, "my-model")
+    assert (file, program) == (tmp_path / "Pulumi.my-model.yaml", tmp_path / "trainer/own/my_model.py")
+    assert "program: trainer/own/my_model.py" in file.read_text()
+    assert not re.search(r"my.training", file.read_text() + program.read_text())
     program.write_text("mine")
     with pytest.raises(OpsError, match=r"Pulumi.my-model.yaml and trainer/own/my_model.py are there already"):
         written(tmp_path, "my-model")
-    settings.unlink()
+    file.unlink()
     with pytest.raises(OpsError, match=r"my_model.py is there already and left alone"):
         written(tmp_path, "my-model")
-    assert not settings.exists(), "all or nothing"
+    assert not file.exists(), "all or nothing"
     assert program.read_text() == "mine"
 
 
@@ -87,16 +88,13 @@ def test_every_option_can_be_had_alone_and_all_together(tmp_path: Path) -> None:
         if option.startswith("trainstack:target"):
             continue  # needs the project and the place at the end of the file
         assert check(uncommented(text, index)[0]) != plain, option
-    everything = check(uncommented(text)[0])
+
+
+def test_all_options_together_are_a_stack_on_google_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the program's path as it is written: it is in the image, too."""
+    monkeypatch.setattr(settings, "ROOT", tmp_path)
+    everything = check(uncommented(written(tmp_path)[0].read_text())[0])
     assert (everything.target, everything.gcp.project) == ("gke", "my-project")
-
-
-def test_what_goes_to_the_cloud_is_in_the_image(tmp_path: Path) -> None:
-    """The path as it is written, which is below trainer/."""
-    from settings import in_image
-
-    program = yaml.safe_load(written(tmp_path)[0].read_text())["config"]["trainstack:trainings"]["mine"]["program"]
-    assert in_image(program)
 
 
 @pytest.mark.engine
@@ -138,7 +136,6 @@ def test_a_stack_of_this_machine_has_the_projects_own_backend(name: str, target:
 
 
 def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import settings
     from ops import __main__ as main
 
     monkeypatch.setattr(settings, "ROOT", tmp_path)
