@@ -6,7 +6,7 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,6 @@ class Everything:
     cancel = rerun = kill = fetch_model = delete_model = done
 
 
-def rehearsed(_faults: int, _seed: int, say: Callable[[str], None]) -> tuple[bool, dict[str, str]]:
-    say("a fault")
-    return True, {"picture": "p", "summary": "s"}
-
-
 def trained(*_: Any) -> tuple[int, Path]:
     print("Step 1/8 : FROM python")
     return 0, Path("runs/container/digits/1")
@@ -73,12 +68,9 @@ def trained(*_: Any) -> tuple[int, Path]:
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """What needs a cluster, Docker, an engine or time does not need it."""
-    from ops import rehearse
-
     monkeypatch.setattr(main, "target_of", lambda *_: Everything())
     monkeypatch.setattr(recover, "recover", lambda _: iter(["adopted a bucket"]))
     monkeypatch.setattr(container, "train", trained)
-    monkeypatch.setattr(rehearse, "rehearse", rehearsed)
     monkeypatch.setattr(new_stack, "new", lambda name, root: (root / f"Pulumi.{name}.yaml", root / "mine.py"))
     (tmp_path / "inputs.json").write_text("[[1]]")
     spec = {"Worker": {"template": {"spec": {"containers": [{"name": "tensorflow", "image": "a:1", "command": ["python"]}]}}}}
@@ -101,7 +93,6 @@ CASES: dict[str, list[str]] = {
     "inspect": ["--", "ls"],
     "recover": [],
     "container": ["examples/demo.yaml"],
-    "rehearse": ["--faults=1"],
     "demo": [],
     "import-tfjob": ["job.yaml"],
     "new": ["mine"],
