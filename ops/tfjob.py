@@ -390,8 +390,9 @@ def _run_policy(spec: Document, roles: Mapping[str, Pods], say: tfpods.Say) -> d
             "ttlSecondsAfterFinished",
             "an ended Job costs nothing, and the next `up` trains again when it is gone; better remove ttl_after_finished.",
         )
-    if clean := CLEAN_POD_POLICY.get(str(policy.get("cleanPodPolicy", "Running"))):
-        say(f"cleanPodPolicy {policy['cleanPodPolicy']}", clean)
+    clean = str(policy.get("cleanPodPolicy") or "Running")
+    if clean in CLEAN_POD_POLICY:
+        say(f"cleanPodPolicy {clean}", CLEAN_POD_POLICY[clean])
     if policy.get("suspend"):
         result["deploy"] = False
         say("suspend", "deploy: false makes the claims and no task; deploy: true starts the training.")

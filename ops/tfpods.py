@@ -292,15 +292,15 @@ def memory(value: Any) -> str | None:
 
 def _placement(pods: Pods, pod: Document) -> None:
     known = "the labels of the nodes are known on target gke and on another stack's cluster; elsewhere a task with gpus goes where there are GPUs."
-    for key, value in mapping(pod.get("nodeSelector"), f"{pods.title}.nodeSelector").items():
+    for key, value in ((key, str(value)) for key, value in mapping(pod.get("nodeSelector"), f"{pods.title}.nodeSelector").items()):
         if key == ACCELERATOR and value in ACCELERATOR_LABELS and pods.amounts.get("gpus"):
             pods.amounts["accelerator"] = ACCELERATOR_LABELS[value]
             pods.say("nodeSelector", f"{value} is accelerator: {ACCELERATOR_LABELS[value]} here; {known}")
-        elif key in SPOT and str(value).lower() == "true":
+        elif key in SPOT and value.lower() == "true":
             pods.amounts["spot"] = True
             pods.say("nodeSelector", f"{key} is spot: true here; {known}")
         else:
-            pods.selector[key] = str(value)
+            pods.selector[key] = value
     for toleration in listing(pod.get("tolerations"), f"{pods.title}.tolerations"):
         pods.tolerations.append(
             {key: value for key, value in toleration.items() if key in ("key", "operator", "value", "effect") and value}
@@ -337,12 +337,13 @@ SUBPATH = {"subPath": "the whole volume is mounted at the path; write the folder
 
 def _mount(pods: Pods, volume: Document, path: str) -> bool:
     """Mounts a volume, or says why not."""
-    kind, of = next(((key, value or {}) for key, value in volume.items() if key != "name"), ("emptyDir", {}))
+    kind = next((key for key in volume if key != "name"), "emptyDir")
+    of = mapping(volume.get(kind), f"{pods.title}.volumes.{kind}")
     if kind == "persistentVolumeClaim":
         pods.volumes.append({"claim": str(of.get("claimName")), "path": path})
         return True
     if kind == "csi" and of.get("driver") == "gcsfuse.csi.storage.gke.io":
-        pods.volumes.append({"bucket": str((of.get("volumeAttributes") or {}).get("bucketName")), "path": path})
+        pods.volumes.append({"bucket": str(mapping(of.get("volumeAttributes"), "volumeAttributes").get("bucketName")), "path": path})
         return True
     if kind == "secret" and PurePosixPath(pods.env.get(KEY_FILE, "/")).parent == PurePosixPath(path):
         file = PurePosixPath(pods.env.pop(KEY_FILE)).name

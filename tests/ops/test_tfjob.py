@@ -140,6 +140,7 @@ def test_a_selector_of_one_role_is_not_put_upon_the_others() -> None:
         (("OnFailure", "OnFailure"), 3, 3),
         (("OnFailure", "Never"), 3, 3),
         (("ExitCode", "Always"), None, None),
+        (("ExitCode", "Never"), 0, 0),
     ],
 )
 def test_restarts(policies: tuple[str | None, str | None], limit: int | None, expected: int | None) -> None:
@@ -242,6 +243,14 @@ def test_a_strange_container_is_a_sentence_or_settings(key: str, value: Any) -> 
 @hypothesis_settings(max_examples=100, deadline=None)
 def test_a_strange_pod_is_a_sentence_or_settings(key: str, value: Any) -> None:
     found = attempted(job(Worker=role(pod={key: value})))
+    assert not isinstance(found, str) or found.endswith(".")
+
+
+@given(st.sampled_from(["persistentVolumeClaim", "secret", "csi", "emptyDir", "nfs"]), junk)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_a_strange_volume_is_a_sentence_or_settings(kind: str, value: Any) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    found = attempted(job(Worker=role(mount, {"volumes": [{"name": "v", kind: value}]})))
     assert not isinstance(found, str) or found.endswith(".")
 
 
