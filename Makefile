@@ -124,10 +124,11 @@ schema: .venv/.ready ## write schema/stack.json and docs/settings.md from settin
 lock: .venv/.ready ## write requirements.lock from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade -o requirements.lock
 
+STACKS = $(basename $(notdir $(wildcard $(STATE)/state/.pulumi/stacks/trainstack/*.json)))
+
 clean: ## end everything of this machine's stacks, delete their runs and their state
-	@for state in $(STATE)/state/.pulumi/stacks/trainstack/*.json; do [ ! -f "$$state" ] || { stack=$$(basename $$state .json); \
-	$(MAKE) --no-print-directory down STACK=$$stack LOCAL=local && rm -rf runs/$$stack || exit 1; }; done
-	@rm -rf runs/local $(STATE)
+	@for stack in $(STACKS); do $(MAKE) --no-print-directory down STACK=$$stack LOCAL=local || exit 1; done
+	@rm -rf $(addprefix runs/,local $(STACKS)) $(STATE)
 
 # ------------------------------------------------------------------------------------------------------- set-up
 

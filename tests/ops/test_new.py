@@ -125,14 +125,30 @@ def name() -> Iterator[str]:
     (ROOT / f"Pulumi.{chosen}.yaml").unlink(missing_ok=True)
 
 
+def made(*arguments: str) -> str:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "PULUMI", "MFLAGS"))}
+    return subprocess.run(["make", *arguments], cwd=ROOT, env=clean, capture_output=True, text=True).stdout
+
+
 @pytest.mark.parametrize(("target", "own"), [("local", True), ("gke", False), ("kubernetes", False)])
 def test_a_stack_of_this_machine_has_the_projects_own_backend(name: str, target: str, own: bool) -> None:
     (ROOT / f"Pulumi.{name}.yaml").write_text(f"config:\n  trainstack:target: {target} # where\n  # trainstack:target: local\n")
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "PULUMI", "MFLAGS"))}
-    shown = subprocess.run(["make", "--dry-run", "up", f"STACK={name}"], cwd=ROOT, env=clean, capture_output=True, text=True).stdout
+    shown = made("--dry-run", "up", f"STACK={name}")
     assert (f"--config-file {ROOT}/.trainstack/project/Pulumi.{name}.yaml" in shown) == own
     assert (f"python -m ops --stack {name} watch" in shown) == own
     assert ("pulumi up --yes" in shown) == own
+
+
+def test_clean_ends_every_stack_of_this_machine_and_none_of_the_cloud(name: str, tmp_path: Path) -> None:
+    """Also one whose settings have become those of a cloud stack since: what it left here is meant, not what it has there."""
+    stacks = tmp_path / "state" / ".pulumi" / "stacks" / "trainstack"
+    stacks.mkdir(parents=True)
+    (stacks / f"{name}.json").write_text("{}")
+    (ROOT / f"Pulumi.{name}.yaml").write_text("config:\n  trainstack:target: gke\n")
+    shown = made("--dry-run", "clean", f"STATE={tmp_path}")
+    assert f"pulumi destroy --yes --stack {name} --config-file {tmp_path}/project/Pulumi.{name}.yaml" in shown
+    assert f"rm -rf runs/local runs/{name} {tmp_path}" in shown
+    assert (stacks / f"{name}.json").exists(), "it was only asked what would be done"
 
 
 def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
