@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
 
-from infra import accelerators, pools
+from infra import pools
+from infra.accelerators import ACCELERATORS
 from trainer import arguments, programs
 from workloads import reach
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, Topology
@@ -26,9 +27,7 @@ from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
 PROJECT = "trainstack"
 ROOT = Path(__file__).resolve().parent
 TENSORFLOW = {False: "tensorflow-cpu", True: "tensorflow[and-cuda]"}  # without and with GPUs
-ACCELERATOR_LABELS = {
-    each.label: name for name, each in accelerators.ACCELERATORS.items()
-}  # from GKE's label to the name that is written here
+ACCELERATOR_LABELS = {each.label: name for name, each in ACCELERATORS.items()}  # from GKE's label to the name that is written here
 
 
 class SettingsError(Exception):
@@ -393,8 +392,6 @@ class Registry(Model):
 
 
 class Budget(Model):
-    """What a stack may cost."""
-
     per_hour: Annotated[float, Field(gt=0, strict=False)] | None = Field(None, description="Preview refuses a stack that costs more.")
 
 

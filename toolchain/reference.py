@@ -64,7 +64,13 @@ def anchor(title: str) -> str:
 
 
 def _section(title: str, model: Schema, anchors: dict[str, str]) -> str:
-    lines = [f"## {title}", "", model["description"], "", "| key | meaning | values | default |", "|---|---|---|---|"]
+    lines = [
+        f"## {title}",
+        "",
+        *([model["description"], ""] if "description" in model else []),
+        "| key | meaning | values | default |",
+        "|---|---|---|---|",
+    ]
     for key, found in model["properties"].items():
         meaning = found.get("description", "").replace("|", "\\|")
         default = "required" if key in model.get("required", ()) else _default(found)
