@@ -80,7 +80,9 @@ class Imported:
             head.append("# What has no equal here, or another one than it had there:")
         for note in self.notes:
             head += textwrap.wrap(str(note), 140, initial_indent="#   - ", subsequent_indent="#     ", break_long_words=False)
-        body = yaml.dump({"config": self.config}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True)
+        body: str = yaml.dump(
+            {"config": self.config}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True
+        )
         return "\n".join(head) + "\n" + body
 
 
@@ -356,7 +358,7 @@ def _claim(claim: str, made: Document | None, pods: int, say: tfpods.Say) -> dic
     asked = mapping(mapping(spec.get("resources"), f"{about}.resources").get("requests"), f"{about}.requests")
     modes = tfpods.words(spec.get("accessModes"), f"{about}.accessModes")
     storage_class = spec.get("storageClassName")
-    left_out(spec, ("resources", "accessModes", "storageClassName"), {}, lambda key, sentence: say(f"{about}, {key}", sentence))
+    left_out(spec, ("resources", "accessModes", "storageClassName"), {}, say, f"{about}, ")
     return {
         "create": True,
         "size": tfpods.memory(asked.get("storage")),

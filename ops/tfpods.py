@@ -151,11 +151,11 @@ def whole(value: Any, where: str) -> int:
     return value
 
 
-def left_out(found: Document, handled: Iterable[str], reasons: Mapping[str, str], say: Say) -> None:
+def left_out(found: Document, handled: Iterable[str], reasons: Mapping[str, str], say: Say, of: str = "") -> None:
     """Says of every key that nobody has handled what becomes of it. What is empty, 0 or false asks for nothing."""
     for key, value in found.items():
         if key not in handled and value:
-            say(key, reasons.get(key, NO_EQUAL))
+            say(f"{of}{key}", reasons.get(key, NO_EQUAL))
 
 
 def metadata_left_out(metadata: Document, say: Say) -> None:
@@ -305,7 +305,7 @@ def _placement(pods: Pods, pod: Document) -> None:
         pods.tolerations.append(
             {key: value for key, value in toleration.items() if key in ("key", "operator", "value", "effect") and value}
         )
-        left_out(toleration, ("key", "operator", "value", "effect"), {}, lambda key, sentence: pods.say(f"tolerations {key}", sentence))
+        left_out(toleration, ("key", "operator", "value", "effect"), {}, pods.say, "tolerations, ")
 
 
 # ------------------------------------------------------------------------------------------------------- volumes
@@ -322,12 +322,7 @@ def _volumes(pods: Pods, pod: Document, container: Document) -> None:
         if _mount(pods, volumes[name], path):
             if mount.get("readOnly"):
                 pods.say(f"volume {name}", "it is mounted for reading there, and for writing here.")
-            left_out(
-                mount,
-                ("name", "mountPath", "readOnly"),
-                SUBPATH,
-                lambda key, sentence, name=name: pods.say(f"volume {name}, {key}", sentence),
-            )  # type: ignore[misc]
+            left_out(mount, ("name", "mountPath", "readOnly"), SUBPATH, pods.say, f"volume {name}, ")
     for name in (name for name in volumes if name not in mounted):
         pods.say(f"volume {name}", "the task does not mount it; it is left out.")
 
