@@ -11,15 +11,16 @@ SEED    ?= 1
 STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
 PROJECT  := $(STATE)/project
 SETTINGS := $(if $(EXAMPLE),examples/$(EXAMPLE).yaml,Pulumi.$(STACK).yaml)
+LOCAL    := $(if $(filter local,$(STACK)),local,$(shell grep -soE '^ +trainstack:target: *local\b' $(SETTINGS) | tr -d ' '))
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PULUMI_SKIP_UPDATE_CHECK := 1
 export PULUMI_STACK := $(STACK)
 
-# The local stack and the simulated cloud keep their state in an ignored folder of this checkout and need no account. Other stacks use the backend
+# Stacks of this machine and of the simulated cloud keep their state in an ignored folder of this checkout and need no account. Others use the backend
 # you are logged in to, and Pulumi asks before it changes anything. Pulumi writes its salt into the settings file it is given: it is given a copy.
 # Without metadata=skip it keeps a second file beside each state, and one that a kill left empty makes the state unreadable.
-ifneq ($(filter local,$(STACK))$(CLOUD),)
+ifneq ($(LOCAL)$(CLOUD),)
 export PULUMI_BACKEND_URL := file://$(STATE)/state?metadata=skip
 export PULUMI_HOME := $(STATE)/home
 export PULUMI_CONFIG_PASSPHRASE ?= local
@@ -33,11 +34,11 @@ OWN    :=
 endif
 
 # The program hands the registry a token of now; the one in the state is an hour old at most, and without it the image seems to be gone.
-FRESH       = $(if $(filter local,$(STACK)),,--run-program)
+FRESH       = $(if $(LOCAL),,--run-program)
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
 
-.PHONY: help up down preview report render refresh recover container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
+.PHONY: help up down preview report render refresh recover new container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -45,8 +46,8 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
 up: stack ## bring the stack up; on local, follow its trainings until they end
-	@$(SERVED) pulumi up $(YES) $(if $(filter local,$(STACK)),--skip-preview) $(PULUMI_ARGS)
-	@$(if $(filter local,$(STACK)),python -m ops --stack $(STACK) watch)
+	@$(SERVED) pulumi up $(YES) $(if $(LOCAL),--skip-preview) $(PULUMI_ARGS)
+	@$(if $(LOCAL),python -m ops --stack $(STACK) watch)
 
 down: stack ## end the trainings and empty the stack; says what stays
 	@stays=$$(pulumi stack output on_destroy --stack $(STACK) 2>/dev/null); \
@@ -70,6 +71,9 @@ refresh: stack ## look again at what really is there
 recover: stack ## after an `up` that was killed: find what it made and did not write down
 	@$(SERVED) python -m ops --stack $(STACK) recover
 	@$(SERVED) pulumi refresh $(FRESH) $(YES) $(PULUMI_ARGS)
+
+new: .venv/.ready ## write Pulumi.NAME.yaml and a program to begin with: NAME=mine
+	@python -m ops new "$(NAME)"
 
 container: .venv/.ready ## train the settings of EXAMPLE in the trainer's image, on this machine
 	@python -m ops container $(SETTINGS)
@@ -116,15 +120,18 @@ rehearse: .venv/.ready ## trainings that are killed and stopped while they train
 lint: .venv/.ready ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
-schema: .venv/.ready ## write schema/stack.json from settings.py
+schema: .venv/.ready ## write schema/stack.json and docs/settings.md from settings.py
 	@python settings.py > schema/stack.json
+	@python -m toolchain.reference > docs/settings.md
 
 lock: .venv/.ready ## write requirements.lock from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade -o requirements.lock
 
-clean: ## end everything of stack local, delete its runs and its state
-	@if [ -d $(STATE)/state ]; then $(MAKE) --no-print-directory down STACK=local; fi
-	@rm -rf runs/local $(STATE)
+STACKS = $(basename $(notdir $(wildcard $(STATE)/state/.pulumi/stacks/trainstack/*.json)))
+
+clean: ## end everything of this machine's stacks, delete their runs and their state
+	@for stack in $(STACKS); do $(MAKE) --no-print-directory down STACK=$$stack LOCAL=local || exit 1; done
+	@rm -rf $(addprefix runs/,local $(STACKS)) $(STATE)
 
 # ------------------------------------------------------------------------------------------------------- set-up
 
@@ -145,4 +152,4 @@ settings:
 # A pulumi that was killed leaves a lock, its language host, and perhaps a run that it did not write down.
 stack: ready settings
 	@[ -z "$(OWN)" ] || [ -f "$(OWN)" ] || pulumi -C $(PROJECT) stack select --create $(STACK)
-	@$(if $(filter local,$(STACK)),! ls $(STATE)/state/.pulumi/locks/*/*/$(STACK)/*.json > /dev/null 2>&1 || python -m ops --stack $(STACK) recover)
+	@$(if $(LOCAL),! ls $(STATE)/state/.pulumi/locks/*/*/$(STACK)/*.json > /dev/null 2>&1 || python -m ops --stack $(STACK) recover)

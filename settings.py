@@ -20,6 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 import costs
 from infra import pools
+from infra.accelerators import ACCELERATORS
 from trainer import arguments, programs
 from workloads import reach
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, Topology
@@ -27,6 +28,7 @@ from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
 PROJECT = "trainstack"
 ROOT = Path(__file__).resolve().parent
 TENSORFLOW = {False: "tensorflow-cpu", True: "tensorflow[and-cuda]"}  # without and with GPUs
+ACCELERATOR_LABELS = {each.label: name for name, each in ACCELERATORS.items()}  # from GKE's label to the name that is written here
 
 
 class SettingsError(Exception):
@@ -106,8 +108,8 @@ class Role(Model):
     """The tasks of one role: how many, and what each of them gets."""
 
     replicas: Count = Field(1, description="How many tasks of this role; 0 is none.")
-    cpu: Cpu | None = Field(None, description="CPUs of each task.")
-    memory: Memory | None = Field(None, description="Memory of each task.")
+    cpu: Cpu | None = Field(None, description="CPUs of each task; 1 if not written.")
+    memory: Memory | None = Field(None, description="Memory of each task; 2Gi if not written.")
     gpus: Annotated[int, Field(ge=0, le=16)] = Field(0, description="GPUs of each task; on local without GPUs, virtual devices.")
     accelerator: str | None = Field(None, description="The kind of GPU, such as l4 or a100-80.")
     spot: bool = Field(False, description="Run on spot nodes, which cost less and may vanish.")
@@ -121,21 +123,27 @@ class Evaluator(Model):
     mode: Literal["sidecar", "inline", "none"] = Field(
         "inline", description="sidecar: a task of its own tries every checkpoint; inline: the tasks that train do; none: not at all."
     )
-    cpu: Cpu | None = None
-    memory: Memory | None = None
+    cpu: Cpu | None = Field(None, description="CPUs of the task that evaluates, where it is one of its own.")
+    memory: Memory | None = Field(None, description="Memory of that task.")
 
 
 class Volume(Model):
     """A persistent volume claim, or a bucket, and where it is mounted."""
 
-    claim: Name | None = None
+    claim: Name | None = Field(None, description="The name of the claim.")
     bucket: BucketName | None = Field(None, description="Instead of a claim: a bucket, mounted with Cloud Storage FUSE.")
     create: bool = Field(False, description="Make the claim; otherwise it must exist.")
-    size: Memory | None = None
-    access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
-    storage_class: str | None = Field(None, alias="class")
-    path: AbsolutePath
-    roles: tuple[Literal["chief", "worker", "ps", "evaluator"], ...] = Field(("chief", "worker", "ps", "evaluator"), strict=False)
+    size: Memory | None = Field(None, description="How much a claim that is made asks for.")
+    access: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
+        "ReadWriteOnce", description="Whether the pods of one node can mount the claim, or those of many."
+    )
+    storage_class: str | None = Field(
+        None, alias="class", description="The storage class of a claim that is made; the cluster's default if not written."
+    )
+    path: AbsolutePath = Field(description="Where it is mounted.")
+    roles: tuple[Literal["chief", "worker", "ps", "evaluator"], ...] = Field(
+        ("chief", "worker", "ps", "evaluator"), strict=False, description="The roles that mount it."
+    )
 
     @property
     def name(self) -> str:
@@ -149,18 +157,20 @@ class Volume(Model):
 class DataPrep(Model):
     """A program that prepares the data, before the training starts."""
 
-    program: str | None = None
-    command: tuple[str, ...] | None = Field(None, strict=False)
-    args: dict[str, Scalar] = {}
+    program: str | None = Field(None, description="NAME.prepare of a program here, a module, or path/to/file.py.")
+    command: tuple[str, ...] | None = Field(None, strict=False, description="Instead of a program: any command.")
+    args: dict[str, Scalar] = Field({}, description="Its arguments.")
     deadline: Duration = Field(7200, description="How long it may take.")
-    cpu: Cpu | None = None
-    memory: Memory | None = None
+    cpu: Cpu | None = Field(None, description="CPUs; 2 if not written.")
+    memory: Memory | None = Field(None, description="Memory; 4Gi if not written.")
 
 
 class TensorBoard(Model):
     """TensorBoard beside the training."""
 
-    expose: Literal["port_forward", "load_balancer", "ingress"] = "port_forward"
+    expose: Literal["port_forward", "load_balancer", "ingress"] = Field(
+        "port_forward", description="How a browser reaches it: through `trainstack tensorboard` alone, or by an address of its own."
+    )
     allowed_cidrs: tuple[Cidr, ...] = Field((), strict=False, description="Who may see it where it is exposed; it has no login.")
     keep: Duration = Field(86400, description="How long it stays after the run has ended.")
 
@@ -168,11 +178,11 @@ class TensorBoard(Model):
 class Serving(Model):
     """A server for the trained model, with the REST API of TensorFlow Serving."""
 
-    replicas: Annotated[int, Field(ge=1, le=100)] = 1
-    cpu: Cpu | None = None
-    memory: Memory | None = None
+    replicas: Annotated[int, Field(ge=1, le=100)] = Field(1, description="How many servers.")
+    cpu: Cpu | None = Field(None, description="CPUs of each; 1 if not written.")
+    memory: Memory | None = Field(None, description="Memory of each; 2Gi if not written.")
     gpus: Annotated[int, Field(ge=0, le=16)] = Field(0, description="GPUs of each replica; then deploy must be false: train first.")
-    accelerator: str | None = None
+    accelerator: str | None = Field(None, description="The kind of GPU.")
     image: Annotated[str, StringConstraints(pattern=r"^[^\s]+$")] | None = Field(
         None, description="An image with tensorflow_model_server; TensorFlow's own if not written."
     )
@@ -181,7 +191,9 @@ class Serving(Model):
 class Credentials(Model):
     """How tasks prove who they are to Google Cloud."""
 
-    mode: Literal["workload_identity", "key_secret"] = "workload_identity"
+    mode: Literal["workload_identity", "key_secret"] = Field(
+        "workload_identity", description="By the identity of their account, or by a key file."
+    )
     secret: ResourceName | None = Field(None, description="The Secret with the key.")
     key: Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$", max_length=253)] | None = Field(
         None, description="The name of the file in it, such as key.json."
@@ -189,10 +201,14 @@ class Credentials(Model):
 
 
 class Toleration(Model):
-    key: str | None = None
-    operator: Literal["Exists", "Equal"] = "Equal"
-    value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """A taint of nodes that the tasks put up with, as Kubernetes has it."""
+
+    key: str | None = Field(None, description="The taint's key; none with Exists: every taint.")
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="Whether the value counts.")
+    value: str | None = Field(None, description="The taint's value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="The taint's effect; none: every effect."
+    )
 
 
 class Training(Model):
@@ -208,29 +224,31 @@ class Training(Model):
         {}, description="Environment variables of every task."
     )
     strategy: Literal["parameter_server", "multi_worker_mirrored", "mirrored"] | None = Field(
-        None, description="How gradients are combined."
+        None, description="How gradients are combined; parameter_server if not written."
     )
-    tier: Literal["custom", "basic", "standard_1", "premium_1"] = Field("custom", description="A ready topology instead of the roles.")
-    chief: Role | None = None
-    worker: Role | None = None
-    ps: Role | None = None
-    evaluator: Evaluator | None = None
-    port: Port = 2222
-    data_dir: str | None = None
-    checkpoint_dir: str | None = None
-    log_dir: str | None = None
-    model_dir: str | None = None
-    volumes: tuple[Volume, ...] = Field((), strict=False)
+    tier: Literal["custom", "basic", "standard_1", "premium_1"] = Field(
+        "custom", description="A ready topology instead of the roles: one worker; 4 workers and 3 ps; 19 workers and 11 ps."
+    )
+    chief: Role | None = Field(None, description="The task that leads; one under parameter_server, none else, if not written.")
+    worker: Role | None = Field(None, description="The tasks that compute; one under mirrored, none else, if not written.")
+    ps: Role | None = Field(None, description="The tasks that keep the weights under parameter_server.")
+    evaluator: Evaluator | None = Field(None, description="How the model is tried; a program does it inline if not written.")
+    port: Port = Field(2222, description="Where a task listens on Kubernetes; its launcher has the next one.")
+    data_dir: str | None = Field(None, description="Where the data is: a path or gs://…; on gke the stack's bucket if not written.")
+    checkpoint_dir: str | None = Field(None, description="Where checkpoints go, with the run's name behind it; as above.")
+    log_dir: str | None = Field(None, description="Where metrics and TensorBoard's files go, with the run's name behind it; as above.")
+    model_dir: str | None = Field(None, description="Where the trained model goes, with the run's name behind it; as above.")
+    volumes: tuple[Volume, ...] = Field((), strict=False, description="Claims and buckets that tasks mount; on local, folders of the run.")
     inspector: bool = Field(False, description="A pod with the volumes mounted, to look into them; deploy must be false.")
     deploy: bool = Field(True, description="false: claims and data only, no training.")
-    data_prep: DataPrep | None = None
-    tensorboard: TensorBoard | None = None
-    serving: Serving | None = None
-    mixed_precision: bool = False
-    credentials: Credentials = Credentials()
+    data_prep: DataPrep | None = Field(None, description="What prepares the data, before the tasks start and once for the same inputs.")
+    tensorboard: TensorBoard | None = Field(None, description="TensorBoard beside the training; {} is enough.")
+    serving: Serving | None = Field(None, description="A server for the trained model; {} is enough.")
+    mixed_precision: bool = Field(False, description="Compute in 16 bits where that is as good, and keep the weights in 32.")
+    credentials: Credentials = Field(Credentials(), description="How tasks log in to Google Cloud.")
     egress: tuple[Cidr, ...] = Field((), strict=False, description="More address ranges the tasks may reach.")
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[Toleration, ...] = Field((), strict=False)
+    node_selector: dict[str, str] = Field({}, description="Labels of the nodes that the pods run on, besides what the roles ask for.")
+    tolerations: tuple[Toleration, ...] = Field((), strict=False, description="Taints of nodes that the pods put up with.")
     peer_timeout: Duration = Field(900, description="Without the chief or a peer for so long, a task gives up.")
     stall_timeout: Duration = Field(1800, description="Without progress for so long, all tasks are started again.")
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = Field(10, description="Counted restarts that each task has.")
@@ -308,8 +326,10 @@ class Kubernetes(Model):
 class Maintenance(Model):
     """When GKE may upgrade the cluster: six hours from a time (UTC) on some days of the week."""
 
-    start: Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] = "03:00"
-    days: tuple[Day, ...] = Field(("MO", "TU", "WE", "TH", "FR", "SA", "SU"), strict=False)
+    start: Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] = Field(
+        "03:00", description="When it begins, UTC, with its quotes."
+    )
+    days: tuple[Day, ...] = Field(("MO", "TU", "WE", "TH", "FR", "SA", "SU"), strict=False, description="On which days; two at the least.")
 
 
 class Cluster(Model):
@@ -320,16 +340,16 @@ class Cluster(Model):
     )
     node_locations: tuple[Zone, ...] = Field((), strict=False, description="The zones of the nodes, where the accelerator can be had.")
     deletion_protection: bool = Field(True, description="Refuse to destroy the cluster and the kept buckets.")
-    release_channel: Literal["rapid", "regular", "stable"] = "regular"
+    release_channel: Literal["rapid", "regular", "stable"] = Field("regular", description="How soon GKE brings new versions.")
     authorized_networks: tuple[Cidr, ...] = Field(
         (),
         strict=False,
         description="Networks that may reach the control plane by its address; none: by its DNS endpoint, with Google's login.",
     )
-    maintenance: Maintenance = Maintenance()
+    maintenance: Maintenance = Field(Maintenance(), description="When GKE may upgrade it.")
     min_nodes: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="CPU nodes that stay when nothing runs.")
     image_streaming: bool = Field(True, description="Start containers before their image has arrived whole.")
-    gpu_driver: Literal["default", "latest"] = "default"
+    gpu_driver: Literal["default", "latest"] = Field("default", description="Which driver GKE installs for GPUs.")
 
 
 class Network(Model):
@@ -339,9 +359,9 @@ class Network(Model):
     subnetwork: str | None = Field(None, description="The subnetwork of an existing network.")
     pods_range: str | None = Field(None, description="The name of its secondary range for pods.")
     services_range: str | None = Field(None, description="The name of its secondary range for services.")
-    nodes_cidr: Cidr = "10.10.0.0/20"
-    pods_cidr: Cidr = "10.20.0.0/14"
-    services_cidr: Cidr = "10.24.0.0/20"
+    nodes_cidr: Cidr = Field("10.10.0.0/20", description="Addresses of the nodes of a network that is made.")
+    pods_cidr: Cidr = Field("10.20.0.0/14", description="Addresses of its pods.")
+    services_cidr: Cidr = Field("10.24.0.0/20", description="Addresses of its services.")
     flow_logs: bool = Field(False, description="Keep a sample of who talked to whom; it costs by volume.")
 
 
@@ -356,12 +376,16 @@ class Bucket(Model):
 
 
 class Storage(Model):
-    data: Bucket = Bucket()
-    checkpoints: Bucket = Bucket()
-    logs: Bucket = Bucket()
+    """The buckets of target gke, one for each purpose."""
+
+    data: Bucket = Field(Bucket(), description="What trainings read.")
+    checkpoints: Bucket = Field(Bucket(), description="Checkpoints and models.")
+    logs: Bucket = Field(Bucket(), description="Metrics and TensorBoard's files.")
 
 
 class Registry(Model):
+    """Where the image is pushed to on target gke."""
+
     domain: Literal["pkg.dev", "gcr.io"] = Field("pkg.dev", description="A repository of the stack's own, or the project's gcr.io.")
     create: bool = Field(True, description="Make the repository; otherwise it must exist.")
     name: ResourceName | None = Field(None, description="The repository's name on pkg.dev; after the stack if not written.")
@@ -382,23 +406,25 @@ class Budget(Model):
 class Google(Model):
     """What Pulumi's own keys say: gcp:project, gcp:region and gcp:zone."""
 
-    project: Annotated[str, StringConstraints(min_length=1)] | None = None
-    region: Location | None = None
-    zone: Zone | None = None
+    project: Annotated[str, StringConstraints(min_length=1)] | None = Field(None, description="The Google Cloud project of target gke.")
+    region: Location | None = Field(None, description="Where the cluster is if cluster.location does not say; a regional one.")
+    zone: Zone | None = Field(None, description="The same for a zonal one.")
 
 
 class Settings(Model):
     """Everything one stack is told."""
 
     target: Literal["local", "kubernetes", "gke"] = Field("local", description="Where the trainings run.")
-    image: Image = Image()
-    kubernetes: Kubernetes = Kubernetes()
-    cluster: Cluster = Cluster()
-    network: Network = Network()
-    storage: Storage = Storage()
-    registry: Registry = Registry()
-    secrets: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field({}, repr=False)
-    budget: Budget = Budget()
+    image: Image = Field(Image(), description="The image of the programs on a cluster.")
+    kubernetes: Kubernetes = Field(Kubernetes(), description="The cluster of target kubernetes.")
+    cluster: Cluster = Field(Cluster(), description="The cluster of target gke.")
+    network: Network = Field(Network(), description="The network of target gke.")
+    storage: Storage = Field(Storage(), description="The buckets of target gke.")
+    registry: Registry = Field(Registry(), description="The registry of target gke.")
+    secrets: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
+        {}, repr=False, description="Environment variables of every task that are kept encrypted; `pulumi config set --secret` writes them."
+    )
+    budget: Budget = Field(Budget(), description="What the stack may cost.")
     trainings: dict[Name, Training] = Field({}, description="The trainings of this stack, by name.")
     gcp: Google = Google()
 

@@ -71,6 +71,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="PREVIEW.json",
         help="from `pulumi preview --json` or `pulumi up --json --yes --skip-preview`; - reads standard input",
     )
+    made = commands.add_parser("new", help="write the settings file of a stack of your own, with a program to begin with")
+    made.add_argument("name", help="of the stack, its training and its program")
+    tfjob = commands.add_parser(
+        "import-tfjob", help="print a settings file that does what TFJobs of Kubeflow do, with a note for all that differs"
+    )
+    tfjob.add_argument(
+        "files", nargs="+", metavar="FILE", help="manifests as YAML, with the claims they use if there are; - is standard input"
+    )
+    tfjob.add_argument("--context", help="the context of the kubeconfig to train on; default: to be filled in")
     return result
 
 
@@ -83,6 +92,7 @@ def main() -> int:
     }  # fmt: skip
     without_target: dict[str, Callable[[argparse.Namespace], int]] = {
         "recover": recover, "container": container, "rehearse": rehearse, "cost": cost, "report": report,
+        "import-tfjob": import_tfjob, "new": new,
     }  # fmt: skip
     try:
         if args.command in without_target:
@@ -117,6 +127,11 @@ def as_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
+def beside_the_answer(args: argparse.Namespace) -> contextlib.AbstractContextManager[object]:
+    """With --json, what a person reads meanwhile goes to standard error, and the answer alone to standard output."""
+    return contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+
+
 def brief(run: Run) -> dict[str, Any]:
     last = {"training": run.metrics[-1] if run.metrics else None, "test": run.evaluation[-1] if run.evaluation else None}
     return {**asdict(run), "metrics": last["training"], "evaluation": last["test"]}
@@ -147,7 +162,10 @@ def watch(target: Target, args: argparse.Namespace) -> int:
     from ops.watch import watch as follow
 
     if not args.training and not args.run and not any(run.in_stack for run in target.runs()):
-        print("the stack has no training to follow")
+        if args.json:
+            as_json([])
+        else:
+            print("the stack has no training to follow")
         return 0
     names = [(run.training, run.run) for run in newest(target, args)]
 
@@ -160,9 +178,11 @@ def watch(target: Target, args: argparse.Namespace) -> int:
 def conclude(follow: Callable[[], Sequence[Run]], target: Target, args: argparse.Namespace) -> int:
     """Follows, then says what came of it."""
     try:
-        runs = follow()
+        with beside_the_answer(args):
+            runs = follow()
     except KeyboardInterrupt:
-        print("\nThe run goes on. Return to it with `trainstack watch`, end it with `trainstack cancel` or `make down`.")
+        with beside_the_answer(args):
+            print("\nThe run goes on. Return to it with `trainstack watch`, end it with `trainstack cancel` or `make down`.")
         return 0
     if not runs:
         raise OpsError("the run is no longer in the stack; somebody has taken it down. `make up` starts it again.")
@@ -367,8 +387,13 @@ def demo(target: Target, args: argparse.Namespace) -> int:
 def recover(args: argparse.Namespace) -> int:
     from ops.recover import recover as mend
 
-    for line in mend(args.stack):
-        print(line, flush=True)
+    done = []
+    with beside_the_answer(args):
+        for line in mend(args.stack):
+            done.append(line)
+            print(line, flush=True)
+    if args.json:
+        as_json({"stack": args.stack, "done": done})
     return 0
 
 
@@ -451,7 +476,46 @@ def said_of(args: argparse.Namespace, data: object, sentence: str) -> int:
 def container(args: argparse.Namespace) -> int:
     from ops.container import train
 
-    return train(args.settings, args.training)
+    with beside_the_answer(args):
+        code, folder = train(args.settings, args.training)
+    if args.json:
+        as_json({"state": "failed" if code else "succeeded", "folder": str(folder)})
+    elif not code:
+        print(f"The run is in {folder}.")
+    return code
+
+
+def new(args: argparse.Namespace) -> int:
+    from ops.new import new as write
+    from settings import ROOT
+
+    settings, program = (path.relative_to(ROOT) for path in write(args.name, ROOT))
+    if args.json:
+        as_json({"stack": args.name, "settings": str(settings), "program": str(program)})
+    else:
+        print(f"{settings} has the settings, {program} the model and its data. Train them as they are: `make up STACK={args.name}`.")
+    return 0
+
+
+def import_tfjob(args: argparse.Namespace) -> int:
+    from ops.tfjob import convert, load
+
+    documents = []
+    for name in args.files:
+        try:
+            documents += load(sys.stdin.read() if name == "-" else Path(name).read_text(), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise OpsError(
+                f"{name} cannot be read ({getattr(error, 'strerror', None) or 'it is not text'}); name a file with a TFJob in it."
+            ) from None
+    imported = convert(documents, args.context)
+    if args.json:
+        as_json({"config": imported.config, "notes": [asdict(note) for note in imported.notes]})
+        return 0
+    print(imported.text(), end="")
+    for note in imported.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import yaml
@@ -16,8 +17,8 @@ from trainer import arguments
 IMAGE = "trainstack-trainer"
 
 
-def train(file: Path, name: str | None) -> int:
-    """Builds the image and trains in it; the exit code is the training's."""
+def train(file: Path, name: str | None) -> tuple[int, Path]:
+    """Builds the image and trains in it; returns the exit code of this command, and the run's folder."""
     name, training = _training(file, name)
     if training.program and not in_image(training.program):
         raise OpsError(f"{training.program} {NOT_IN_IMAGE}")
@@ -30,15 +31,12 @@ def train(file: Path, name: str | None) -> int:
     gpus = shutil.which("nvidia-smi") is not None
     if _ran(build(gpus)):
         raise OpsError("the image could not be built; mend what Docker says above.")
-    if _ran(run(training, folder, gpus)):
-        return 3
-    print(f"The run is in {folder.relative_to(ROOT)}.")
-    return 0
+    return 3 if _ran(run(training, folder, gpus)) else 0, folder.relative_to(ROOT)
 
 
 def _ran(command: list[str]) -> int:
     print(f"$ {' '.join(command)}", flush=True)
-    return subprocess.run(command, cwd=ROOT).returncode
+    return subprocess.run(command, cwd=ROOT, stdout=sys.stdout).returncode  # which may be standard error at the moment
 
 
 def build(gpus: bool) -> list[str]:
