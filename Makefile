@@ -3,6 +3,7 @@
 STACK   ?= local
 EXAMPLE ?=
 CLOUD   ?=
+POLICY  ?=
 OUT     ?= rendered/$(STACK)
 PYTHON  ?= python3
 FAULTS  ?= 20
@@ -36,8 +37,9 @@ endif
 FRESH       = $(if $(filter local,$(STACK)),,--run-program)
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
+PACK        = $(if $(POLICY),--policy-pack $(POLICY))
 
-.PHONY: help up down preview render refresh recover container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
+.PHONY: help up down preview render refresh drift recover container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -45,7 +47,7 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
 up: stack ## bring the stack up; on local, follow its trainings until they end
-	@$(SERVED) pulumi up $(YES) $(if $(filter local,$(STACK)),--skip-preview) $(PULUMI_ARGS)
+	@$(SERVED) pulumi up $(YES) $(if $(filter local,$(STACK)),--skip-preview) $(PULUMI_ARGS) $(PACK)
 	@$(if $(filter local,$(STACK)),python -m ops --stack $(STACK) watch)
 
 down: stack ## end the trainings and empty the stack; says what stays
@@ -53,8 +55,8 @@ down: stack ## end the trainings and empty the stack; says what stays
 	$(SERVED) pulumi destroy $(YES) $(PULUMI_ARGS); code=$$?; [ -z "$$stays" ] || echo "$$stays"; exit $$code
 	@if [ -d runs/$(STACK) ]; then echo "The runs are kept in runs/$(STACK); \`make clean\` deletes them."; fi
 
-preview: stack ## show what `make up` would change
-	@$(SERVED) pulumi preview --diff $(PULUMI_ARGS)
+preview: stack ## show what `make up` would change; POLICY=policy holds it to the team's rules
+	@$(SERVED) pulumi preview --diff $(PULUMI_ARGS) $(PACK)
 
 render: stack ## write the Kubernetes objects of the stack as YAML into OUT; on the simulated cloud it is brought up first, so that all is known
 	@$(if $(CLOUD),$(SERVED) pulumi up --yes --skip-preview --non-interactive $(PULUMI_ARGS) > $(STATE)/render.log || { cat $(STATE)/render.log; exit 1; })
@@ -63,6 +65,9 @@ render: stack ## write the Kubernetes objects of the stack as YAML into OUT; on 
 
 refresh: stack ## look again at what really is there
 	@$(SERVED) pulumi refresh $(FRESH) $(YES) $(PULUMI_ARGS)
+
+drift: stack ## fail if something is not as the last `make up` left it; changes nothing
+	@$(SERVED) pulumi refresh --preview-only --expect-no-changes --diff $(FRESH) $(PULUMI_ARGS)
 
 recover: stack ## after an `up` that was killed: find what it made and did not write down
 	@$(SERVED) python -m ops --stack $(STACK) recover
@@ -116,8 +121,11 @@ lint: .venv/.ready ## ruff and mypy
 schema: .venv/.ready ## write schema/stack.json from settings.py
 	@python settings.py > schema/stack.json
 
-lock: .venv/.ready ## write requirements.lock from pyproject.toml
-	@uv pip compile pyproject.toml --extra dev --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade -o requirements.lock
+LOCKED = uv pip compile --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade
+
+lock: .venv/.ready ## write requirements.lock from pyproject.toml, and that of the policy pack
+	@$(LOCKED) pyproject.toml --extra dev -o requirements.lock
+	@cd policy && $(LOCKED) requirements.in -o requirements.txt
 
 clean: ## end everything of stack local, delete its runs and its state
 	@if [ -d $(STATE)/state ]; then $(MAKE) --no-print-directory down STACK=local; fi
@@ -133,6 +141,9 @@ ready: .venv/.ready .venv/bin/pulumi
 .venv/bin/pulumi: | .venv/.ready
 	@$(PYTHON) toolchain/install.py pulumi
 
+policy/.venv/.ready: policy/requirements.txt | .venv/.ready
+	@$(PYTHON) toolchain/install.py policy
+
 settings:
 	@[ -z "$(filter-out simulated,$(CLOUD))" ] || { echo "CLOUD=$(CLOUD) is not known; write CLOUD=simulated, or leave it out." >&2; exit 1; }
 	@[ -f $(SETTINGS) ] || { echo "There is no $(SETTINGS); \`ls Pulumi.*.yaml examples/\` shows what there is." >&2; exit 1; }
@@ -140,6 +151,6 @@ settings:
 	@$(if $(CLOUD),grep -q 'gcp:project:' $(SETTINGS) || sed -i.bak 's/^config:/&\n  gcp:project: simulated-project/' $(PROJECT)/Pulumi.$(STACK).yaml)
 
 # A pulumi that was killed leaves a lock, its language host, and perhaps a run that it did not write down.
-stack: ready settings
+stack: ready settings $(if $(filter policy,$(POLICY)),policy/.venv/.ready)
 	@[ -z "$(OWN)" ] || [ -f "$(OWN)" ] || pulumi -C $(PROJECT) stack select --create $(STACK)
 	@$(if $(filter local,$(STACK)),! ls $(STATE)/state/.pulumi/locks/*/*/$(STACK)/*.json > /dev/null 2>&1 || python -m ops --stack $(STACK) recover)
