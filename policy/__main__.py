@@ -18,31 +18,31 @@ from pulumi_policy import (
 from pulumi_policy.proxy import UnknownValueError
 from rules import RULES, Resource, Rule
 
-
-def resource_of(args: ResourceValidationArgs) -> Resource:
-    stack = args.urn.split(":")[2]  # urn:pulumi:STACK::PROJECT::TYPE::NAME
-    return Resource(stack, args.resource_type, args.name, args.props, bool(args.opts.protect))
+LEVEL = EnforcementLevel.MANDATORY
 
 
 def validation(rule: Rule) -> Callable[[ResourceValidationArgs, ReportViolation], None]:
     def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
+        stack = args.urn.split(":")[2]  # urn:pulumi:STACK::PROJECT::TYPE::NAME
+        resource = Resource(stack, args.resource_type, args.name, args.props, args.opts.protect)
         try:
-            for sentence in rule.broken(resource_of(args), **args.get_config()):
+            for sentence in rule.check(resource, **args.get_config()):
                 report(sentence)
         except UnknownValueError as error:
-            args.not_applicable(f"{error.message}; the rule is applied when it is made")
+            args.not_applicable(f"{error.message}; `up` knows it")
 
     return validate
 
 
 def policy(rule: Rule) -> ResourceValidationPolicy:
-    schema: Any = PolicyConfigSchema(dict(rule.settings), list(rule.settings)) if rule.settings else None
+    schema = PolicyConfigSchema(dict(rule.settings), list(rule.settings)) if rule.settings else None
     return ResourceValidationPolicy(rule.name, rule.description, validation(rule), config_schema=schema)
 
 
-PolicyPack(
-    "trainstack",
-    [policy(rule) for rule in RULES],
-    enforcement_level=EnforcementLevel.MANDATORY,
-    initial_config=yaml.safe_load((Path(__file__).parent / "config.yaml").read_text()),
-)
+def config() -> dict[str, Any]:
+    """With the level: a rule that is configured without one is taken for advisory."""
+    written = yaml.safe_load((Path(__file__).parent / "config.yaml").read_text())
+    return {name: {"enforcementLevel": LEVEL, **values} for name, values in written.items()}
+
+
+PolicyPack("trainstack", [policy(rule) for rule in RULES], enforcement_level=LEVEL, initial_config=config())

@@ -48,9 +48,9 @@ EVERYBODY = ("allUsers", "allAuthenticatedUsers")
 def no_public_buckets(resource: Resource) -> Iterator[str]:
     if resource.kind == BUCKET:
         if resource.at("publicAccessPrevention") != "enforced":
-            yield "public access is not prevented, so one wrong grant shows its data to everybody; write public_access_prevention: enforced."
+            yield "Public access is not prevented, so one wrong grant shows its data to everybody; write public_access_prevention: enforced."
         if resource.at("uniformBucketLevelAccess") is not True:
-            yield "each object can have an access list of its own, which no review sees; write uniform_bucket_level_access: true."
+            yield "Each object can have an access list of its own, which no review sees; write uniform_bucket_level_access: true."
     elif resource.kind.startswith("gcp:"):
         for granted in _granted(resource):
             yield f"{granted} is granted access, so anybody on the Internet has it; name the accounts that need it instead."
@@ -67,7 +67,7 @@ def _granted(resource: Resource) -> list[str]:
 def no_service_account_keys(resource: Resource, stacks: Sequence[str]) -> Iterator[str]:
     if resource.kind == KEY and resource.stack not in stacks:
         yield (
-            "it is a key of a service account: a file that works anywhere, for years, for whoever has it; leave out credentials.mode: key_secret, "
+            "It is a key of a service account: a file that works anywhere, for years, for whoever has it; leave out credentials.mode: key_secret, "
             f"which is Workload Identity, or have {resource.stack} added to no-service-account-keys.stacks in policy/config.yaml."
         )
 
@@ -75,9 +75,9 @@ def no_service_account_keys(resource: Resource, stacks: Sequence[str]) -> Iterat
 def private_nodes(resource: Resource) -> Iterator[str]:
     consequence = "so each node has an address on the Internet"
     if resource.kind == CLUSTER and resource.at("privateClusterConfig.enablePrivateNodes") is not True:
-        yield f"its nodes are not private, {consequence}; write private_cluster_config: {{enable_private_nodes: true}}."
+        yield f"Its nodes are not private, {consequence}; write private_cluster_config: {{enable_private_nodes: true}}."
     if resource.kind == NODE_POOL and resource.at("networkConfig.enablePrivateNodes") is False:
-        yield f"its nodes are not private, {consequence}; leave out network_config.enable_private_nodes: what the cluster says holds."
+        yield f"Its nodes are not private, {consequence}; leave out network_config.enable_private_nodes: what the cluster says holds."
 
 
 def no_default_service_account(resource: Resource) -> Iterator[str]:
@@ -85,12 +85,12 @@ def no_default_service_account(resource: Resource) -> Iterator[str]:
         account = resource.at("nodeConfig.serviceAccount")
         if not account or account == "default" or account.endswith("-compute@developer.gserviceaccount.com"):
             yield (
-                "its nodes act as the default account of the project, which in many projects may edit everything; "
+                "Its nodes act as the default account of the project, which in many projects may edit everything; "
                 "write node_config.service_account: an account of their own."
             )
     pod = pod_of(resource)
     if pod and pod.get("serviceAccountName", "default") == "default":
-        yield "its pods act as the default account of the namespace, whose rights anybody may extend; write serviceAccountName: trainer."
+        yield "Its pods act as the default account of the namespace, whose rights anybody may extend; write serviceAccountName: trainer."
 
 
 def gpus_have_an_end(resource: Resource, longest_hours: float) -> Iterator[str]:
@@ -98,14 +98,14 @@ def gpus_have_an_end(resource: Resource, longest_hours: float) -> Iterator[str]:
     if resource.kind == NODE_POOL and resource.at("nodeConfig.guestAccelerators"):
         yield from _goes_to_zero(resource)
         if resource.at("nodeConfig.flexStart") and not resource.at("nodeConfig.maxRunDuration"):
-            yield "its flex-start nodes have no end; write node_config.max_run_duration: 604800s, the most there is."
+            yield "Its flex-start nodes have no end; write node_config.max_run_duration: 604800s, the most there is."
     if resource.kind.endswith((":Job", ":Pod")) and _gpus(resource):
         seconds = resource.at("spec.activeDeadlineSeconds")
         if not seconds:
-            yield "it runs on GPUs without a deadline, so a run that hangs is paid for until somebody looks; write deadline: 6h in the training."
+            yield "It runs on GPUs without a deadline, so a run that hangs is paid for until somebody looks; write deadline: 6h in the training."
         elif seconds > longest_hours * 3600:
             yield (
-                f"it may run on GPUs for {seconds / 3600:.0f} hours, and {longest_hours:.0f} are allowed; write a shorter deadline in the training, "
+                f"It may run on GPUs for {seconds / 3600:.0f} hours, and {longest_hours:.0f} are allowed; write a shorter deadline in the training, "
                 "or have gpus-have-an-end.longest_hours raised in policy/config.yaml."
             )
 
@@ -115,9 +115,9 @@ def _goes_to_zero(pool: Resource) -> Iterator[str]:
     fixed = "nodeCount" in pool.inputs or not pool.at("autoscaling")
     if fixed or any(least):
         kept = "a fixed number of" if fixed else f"at least {max(least):.0f}"
-        yield f"it keeps {kept} GPU nodes, which are paid for also when nothing trains; write autoscaling: {{total_min_node_count: 0, …}}."
+        yield f"It keeps {kept} GPU nodes, which are paid for also when nothing trains; write autoscaling: {{total_min_node_count: 0, …}}."
     if pool.at("initialNodeCount"):
-        yield "it begins with GPU nodes that nobody asked for yet; write initial_node_count: 0."
+        yield "It begins with GPU nodes that nobody asked for yet; write initial_node_count: 0."
 
 
 def _gpus(resource: Resource) -> bool:
@@ -150,19 +150,19 @@ def labels_present(resource: Resource) -> Iterator[str]:
         written = resource.at(path) or {}
         missing = [label for label in needed if not written.get(label)]
         if missing:
-            yield f"it has no label {' and no label '.join(missing)}, so no bill and no search for leftovers finds it; add it to {path}."
+            yield f"It has no label {' and no label '.join(missing)}, so no bill and no search for leftovers finds it; add it to {path}."
 
 
 def prod_protected(resource: Resource, stacks: Sequence[str]) -> Iterator[str]:
     if resource.stack not in stacks:
         return
     if resource.kind == CLUSTER and not (resource.protect and resource.at("deletionProtection") is True):
-        yield "one `pulumi destroy` takes the cluster and all that runs on it; write trainstack:cluster: {deletion_protection: true}."
+        yield "One `pulumi destroy` takes the cluster and all that runs on it; write trainstack:cluster: {deletion_protection: true}."
     if resource.kind == BUCKET:
         if resource.at("forceDestroy"):
-            yield "a destroy deletes all that was trained; write on_destroy: keep for this bucket in trainstack:storage."
+            yield "A destroy deletes all that was trained; write on_destroy: keep for this bucket in trainstack:storage."
         elif not resource.protect:
-            yield "a destroy of the stack gives the bucket up; write trainstack:cluster: {deletion_protection: true}."
+            yield "A destroy of the stack gives the bucket up; write trainstack:cluster: {deletion_protection: true}."
 
 
 # ---------------------------------------------------------------------------------------------------- Kubernetes
@@ -190,7 +190,7 @@ def images_by_digest(resource: Resource, by_tag: Sequence[str]) -> Iterator[str]
         image = str(container.get("image"))
         if not DIGEST.search(image) and image.rpartition(":")[0] not in by_tag:
             yield (
-                f"container {container['name']} has the image {image}, and what a tag means can be changed behind your back; "
+                f"Container {container['name']} has the image {image}, and what a tag means can be changed behind your back; "
                 "write NAME@sha256:…, as `docker buildx imagetools inspect` shows it."
             )
 
@@ -198,7 +198,7 @@ def images_by_digest(resource: Resource, by_tag: Sequence[str]) -> Iterator[str]
 def pod_security_restricted(resource: Resource) -> Iterator[str]:
     """What people get wrong of `restricted`, before anything runs. The API server asks for all of it in a namespace with the label."""
     if resource.kind == "kubernetes:core/v1:Namespace" and (resource.at("metadata.labels") or {}).get(ENFORCE) != "restricted":
-        yield f"its pods may be anything, root on the node included; give the namespace the label {ENFORCE}: restricted."
+        yield f"Its pods may be anything, root on the node included; give the namespace the label {ENFORCE}: restricted."
     pod = pod_of(resource)
     if pod:
         for wrong, consequence, write in _unrestricted(pod):
@@ -208,23 +208,23 @@ def pod_security_restricted(resource: Resource) -> Iterator[str]:
 def _unrestricted(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(key):
-            yield f"its pods have the node's own {key.removeprefix('host')}", "and see what other pods do", f"{key}: false"
+            yield f"Its pods have the node's own {key.removeprefix('host')}", "and see what other pods do", f"{key}: false"
     for volume in pod.get("volumes") or []:
         for kind in set(volume) - {"name"} - VOLUMES:
-            yield f"its volume {volume['name']} is a {kind}", "which can reach the node's own files", "a claim, a bucket or an emptyDir"
+            yield f"Its volume {volume['name']} is a {kind}", "which can reach the node's own files", "a claim, a bucket or an emptyDir"
     for container in _containers(pod):
         name, own, whole = container["name"], container.get("securityContext") or {}, pod.get("securityContext") or {}
         either = {**whole, **own}
         if either.get("runAsNonRoot") is not True or either.get("runAsUser") == 0:
-            yield f"container {name} may run as root", "and a hole in its program is one in the node", "runAsNonRoot: true and a runAsUser"
+            yield f"Container {name} may run as root", "and a hole in its program is one in the node", "runAsNonRoot: true and a runAsUser"
         if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
-            yield f"container {name} may gain privileges", "and leave its container", "allowPrivilegeEscalation: false"
+            yield f"Container {name} may gain privileges", "and leave its container", "allowPrivilegeEscalation: false"
         if "ALL" not in (at(own, "capabilities.drop") or []) or set(at(own, "capabilities.add") or []) - {"NET_BIND_SERVICE"}:
-            yield f"container {name} keeps capabilities of root", "which nothing here needs", "capabilities: {drop: [ALL]}"
+            yield f"Container {name} keeps capabilities of root", "which nothing here needs", "capabilities: {drop: [ALL]}"
         if at(either, "seccompProfile.type") not in ("RuntimeDefault", "Localhost"):
-            yield f"container {name} may use every system call", "also those that break out", "seccompProfile: {type: RuntimeDefault}"
+            yield f"Container {name} may use every system call", "also those that break out", "seccompProfile: {type: RuntimeDefault}"
         if any(port.get("hostPort") for port in container.get("ports") or []):
-            yield f"container {name} takes a port of its node", "past every network policy", "ports without hostPort"
+            yield f"Container {name} takes a port of its node", "past every network policy", "ports without hostPort"
 
 
 # -------------------------------------------------------------------------------------------------------- budget
@@ -255,7 +255,7 @@ def budget_per_hour(resources: Sequence[Resource], per_hour: Mapping[str, float]
     total = sum(most_nodes(pool) * cost for pool, cost in costs.items() if cost)
     if pools and total > (limit := per_hour[pools[0].stack]):
         yield (
-            f"with all nodes of its pools the stack {pools[0].stack} costs ${total:.2f} an hour, and ${limit:.2f} are allowed; ask for fewer workers, "
+            f"With all nodes of its pools the stack {pools[0].stack} costs ${total:.2f} an hour, and ${limit:.2f} are allowed; ask for fewer workers, "
             "another accelerator or spot: true, or have budget-per-hour raised in policy/config.yaml."
         )
 
@@ -286,16 +286,15 @@ NAMES = {"type": "array", "items": {"type": "string"}}
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of one resource. `settings` are the further arguments of its function, as JSON schemas; policy/config.yaml has their values."""
+    """A rule of one resource: `check` yields a sentence for each thing that is wrong – what it is, what comes of it, what to write.
+
+    `settings` are its further arguments, as JSON schemas; policy/config.yaml has their values.
+    """
 
     name: str
     description: str
     check: Callable[..., Iterator[str]]
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def broken(self, resource: Resource, **settings: Any) -> Iterator[str]:
-        """A sentence for each thing that is wrong: what it is, what comes of it, what to write."""
-        return (f"{resource.name}: {finding}" for finding in self.check(resource, **settings))
 
 
 RULES = (

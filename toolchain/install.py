@@ -56,11 +56,14 @@ def install_venv() -> None:
 
 def install_policy() -> None:
     """The policy pack's own: its SDK wants a protobuf that TensorFlow does not."""
-    folder, uv = ROOT / "policy", shutil.which("uv") or str(BIN / "uv")
-    run([uv, "venv", "--quiet", "--clear", "--python", BIN / "python", folder / ".venv"])
-    with ticking("installing the Python packages of the policy pack"):
-        sync(uv, folder / ".venv", folder / "requirements.txt")
-    finish(folder / ".venv", folder / "requirements.txt")
+    uv, environment, lock = shutil.which("uv") or str(BIN / "uv"), ROOT / "policy" / ".venv", ROOT / "policy" / "requirements.txt"
+    with locked("policy"):
+        if is_finished(environment, lock):
+            return
+        run([uv, "venv", "--quiet", "--clear", "--python", BIN / "python", environment])
+        with ticking("installing the Python packages of the policy pack"):
+            sync(uv, environment, lock)
+        finish(environment, lock)
     say("the policy pack is ready")
 
 
@@ -69,7 +72,16 @@ def sync(uv: str, environment: Path, lock: Path) -> None:
 
 
 def finish(environment: Path, lock: Path) -> None:
-    (environment / ".ready").write_text(hashlib.sha256(lock.read_bytes()).hexdigest() + "\n")
+    (environment / ".ready").write_text(digest(lock))
+
+
+def is_finished(environment: Path, lock: Path) -> bool:
+    done = environment / ".ready"
+    return done.exists() and done.read_text() == digest(lock)
+
+
+def digest(lock: Path) -> str:
+    return hashlib.sha256(lock.read_bytes()).hexdigest() + "\n"
 
 
 # --------------------------------------------------------------------------------------------------- pulumi

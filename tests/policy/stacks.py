@@ -46,5 +46,5 @@ def resources(stack: str) -> list[Resource]:
 
 def broken(resource: Resource, **settings: dict[str, Any]) -> dict[str, list[str]]:
     """What each rule says of a resource, with policy/config.yaml; of rules given by name, with other settings."""
-    said = {rule.name: list(rule.broken(resource, **settings.get(rule.name, CONFIG.get(rule.name, {})))) for rule in RULES}
+    said = {rule.name: list(rule.check(resource, **settings.get(rule.name, CONFIG.get(rule.name, {})))) for rule in RULES}
     return {name: sentences for name, sentences in said.items() if sentences}
