@@ -55,8 +55,8 @@ down: stack ## end the trainings and empty the stack; says what stays
 	$(SERVED) pulumi destroy $(YES) $(PULUMI_ARGS); code=$$?; [ -z "$$stays" ] || echo "$$stays"; exit $$code
 	@if [ -d runs/$(STACK) ]; then echo "The runs are kept in runs/$(STACK); \`make clean\` deletes them."; fi
 
-preview: stack ## show what `make up` would change; POLICY=policy holds it to the team's rules
-	@$(SERVED) pulumi preview --diff $(PULUMI_ARGS) $(PACK)
+preview: stack ## show what `make up` would change; with POLICY=policy, whether the team's rules allow it
+	@$(SERVED) pulumi preview $(or $(PACK),--diff) $(PULUMI_ARGS)
 
 render: stack ## write the Kubernetes objects of the stack as YAML into OUT; on the simulated cloud it is brought up first, so that all is known
 	@$(if $(CLOUD),$(SERVED) pulumi up --yes --skip-preview --non-interactive $(PULUMI_ARGS) > $(STATE)/render.log || { cat $(STATE)/render.log; exit 1; })

@@ -16,6 +16,7 @@ BUCKET = "gcp:storage/bucket:Bucket"
 CLUSTER = "gcp:container/cluster:Cluster"
 NODE_POOL = "gcp:container/nodePool:NodePool"
 KEY = "gcp:serviceaccount/key:Key"
+STACK = "pulumi:pulumi:Stack"
 GPU = "nvidia.com/gpu"
 
 
@@ -230,53 +231,19 @@ def _unrestricted(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 # -------------------------------------------------------------------------------------------------------- budget
 
 
-@dataclass(frozen=True)
-class Node:
-    """What the price of a node depends on."""
-
-    location: str
-    machine: str
-    accelerator: str | None = None  # as Google calls it, nvidia-l4
-    gpus: int = 0
-    spot: bool = False
-    flex_start: bool = False
-
-
-Price = Callable[[Node], float | None]  # dollars an hour; None where no price is known
-
-
-def budget_per_hour(resources: Sequence[Resource], per_hour: Mapping[str, float], price: Price) -> Iterator[str]:
-    """What the node pools of a stack cost when all of their nodes are there. `per_hour`: from a stack to what it may cost."""
-    pools = [resource for resource in resources if resource.kind == NODE_POOL and resource.stack in per_hour]
-    costs = {pool: price(node_of(pool)) for pool in pools}
-    for pool, cost in costs.items():
-        if cost is None:
-            yield f"{pool.name}: no price is known for {pool.at('nodeConfig.machineType')}, so nobody can say what the stack costs; add it to the price list."
-    total = sum(most_nodes(pool) * cost for pool, cost in costs.items() if cost)
-    if pools and total > (limit := per_hour[pools[0].stack]):
+def budget_per_hour(resource: Resource, per_hour: Mapping[str, float]) -> Iterator[str]:
+    """A stack is not made if it costs more than the budget in its settings, and that budget is no more than the team's. Its settings are an output."""
+    allowed = per_hour.get(resource.stack)
+    if resource.kind != STACK or allowed is None or resource.at("stack_settings.target") != "gke":
+        return
+    budget = resource.at("stack_settings.budget.per_hour")
+    if budget is None:
+        yield f"It may cost anything, because it has no budget; write trainstack:budget: {{per_hour: {allowed:g}}}, or less."
+    elif budget > allowed:
         yield (
-            f"With all nodes of its pools the stack {pools[0].stack} costs ${total:.2f} an hour, and ${limit:.2f} are allowed; ask for fewer workers, "
-            "another accelerator or spot: true, or have budget-per-hour raised in policy/config.yaml."
+            f"Its budget is ${budget:g} an hour, and ${allowed:g} are allowed; write a smaller trainstack:budget, "
+            "or have budget-per-hour.per_hour raised in policy/config.yaml."
         )
-
-
-def node_of(pool: Resource) -> Node:
-    accelerators = pool.at("nodeConfig.guestAccelerators") or [{}]
-    return Node(
-        location=pool.at("location"),
-        machine=pool.at("nodeConfig.machineType"),
-        accelerator=accelerators[0].get("type"),
-        gpus=int(accelerators[0].get("count", 0)),
-        spot=bool(pool.at("nodeConfig.spot")),
-        flex_start=bool(pool.at("nodeConfig.flexStart")),
-    )
-
-
-def most_nodes(pool: Resource) -> int:
-    """What is not said for all zones together holds for each of them: those that are named, or the three of a region."""
-    zones = len(pool.at("nodeLocations") or []) or (1 if re.search(r"-[a-z]$", pool.at("location")) else 3)
-    total, each = pool.at("autoscaling.totalMaxNodeCount"), pool.at("autoscaling.maxNodeCount") or pool.at("nodeCount")
-    return int(total if total is not None else (each or 0) * zones)
 
 
 # --------------------------------------------------------------------------------------------------------- rules
