@@ -39,7 +39,7 @@ SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
 PACK        = $(if $(POLICY),--policy-pack $(POLICY))
 
-.PHONY: help up down preview render refresh drift recover container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
+.PHONY: help up down preview report render refresh drift recover container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -57,6 +57,9 @@ down: stack ## end the trainings and empty the stack; says what stays
 
 preview: stack ## show what `make up` would change; with POLICY=policy, whether the team's rules allow it
 	@$(SERVED) pulumi preview $(or $(PACK),--diff) $(PULUMI_ARGS)
+
+report: stack ## what `make up` would change, as one page of Markdown for a review
+	@$(SERVED) pulumi preview --json $(PULUMI_ARGS) > $(STATE)/preview.json; code=$$?; python -m ops report $(STATE)/preview.json; exit $$code
 
 render: stack ## write the Kubernetes objects of the stack as YAML into OUT; on the simulated cloud it is brought up first, so that all is known
 	@$(if $(CLOUD),$(SERVED) pulumi up --yes --skip-preview --non-interactive $(PULUMI_ARGS) > $(STATE)/render.log || { cat $(STATE)/render.log; exit 1; })

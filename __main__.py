@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pulumi
 
+import costs
 import settings
 
 
@@ -15,6 +16,8 @@ def main() -> None:
     if ignored := settings.not_applied(stack):
         pulumi.log.info(f"not applied on {stack.target}: {', '.join(ignored)}")
     {"local": local, "kubernetes": kubernetes, "gke": gke}[stack.target](stack)
+    if stack.target != "local" and (told := settings.told()):
+        pulumi.export("stack_settings", told)
 
 
 def local(stack: settings.Settings) -> None:
@@ -57,6 +60,10 @@ def gke(stack: settings.Settings) -> None:
     from workloads.kubernetes.wanted import around
 
     name = pulumi.get_stack()
+    bill = costs.bill(stack, costs.prices(stack.budget.prices))
+    pulumi.log.info(f"{bill}; `trainstack cost` has the parts")
+    if unchecked := costs.unchecked(stack, bill):
+        pulumi.log.warn(unchecked)
     environment = Environment(name, stack, SERVICE_ACCOUNT)
     shared = None
     if environment.needs_shared_class:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
 
+import costs
 from infra import pools
 from trainer import arguments, programs
 from workloads import reach
@@ -368,7 +369,14 @@ class Registry(Model):
 
 
 class Budget(Model):
-    per_hour: Annotated[float, Field(gt=0, strict=False)] | None = Field(None, description="Preview refuses a stack that costs more.")
+    """What the stack may cost, in USD. It is checked with list prices, and stops nothing that runs."""
+
+    per_hour: Annotated[float, Field(gt=0, strict=False)] | None = Field(
+        None, description="Preview refuses a stack that costs more while all its trainings run."
+    )
+    prices: Annotated[str, StringConstraints(min_length=1)] | None = Field(
+        None, description="A file of yours with prices that differ from prices.yaml, with its keys."
+    )
 
 
 class Google(Model):
@@ -426,12 +434,35 @@ def keys(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def load() -> Settings:
     """The settings of the stack that Pulumi runs."""
+    return parse(*split(_configuration()))
+
+
+def told() -> dict[str, Any] | None:
+    """What the stack was told, as it was written but without what is secret: an output, with which the next change is compared. None where the
+    trainings themselves have a secret in them."""
     from pulumi.runtime import config
 
-    everything = {**config.get_config_env(), **config.CONFIG.get()}
+    everything = _configuration()
+    hidden = {key for key in everything if config.is_config_secret(key)}
+    if f"{PROJECT}:trainings" in hidden:
+        return None
+    values, google = split({key: value for key, value in everything.items() if key not in hidden})
+    trainings = values.get("trainings") or {}
+    plain = {name: {key: value for key, value in training.items() if key != "env"} for name, training in trainings.items()}
+    return {"gcp": google, **{key: value for key, value in values.items() if key != "secrets"}, "trainings": plain}
+
+
+def _configuration() -> dict[str, str]:
+    from pulumi.runtime import config
+
+    return {**config.get_config_env(), **config.CONFIG.get()}
+
+
+def split(everything: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Pulumi's configuration as the keys after `trainstack:` and those after `gcp:`."""
     google = {key: value for key in Google.model_fields if (value := everything.get(f"gcp:{key}"))}
     prefix = f"{PROJECT}:"
-    return parse({key.removeprefix(prefix): _decoded(value) for key, value in everything.items() if key.startswith(prefix)}, google)
+    return {key.removeprefix(prefix): _decoded(value) for key, value in everything.items() if key.startswith(prefix)}, google
 
 
 def _decoded(text: str) -> Any:
@@ -439,14 +470,19 @@ def _decoded(text: str) -> Any:
     return json.loads(text) if text.startswith(("{", "[")) else text
 
 
-def parse(values: Mapping[str, Any], google: Mapping[str, Any] | None = None) -> Settings:
-    """Settings from a mapping of the keys after `trainstack:`, and one of the keys after `gcp:`."""
+def read(values: Mapping[str, Any], google: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from a mapping of the keys after `trainstack:`, and one of the keys after `gcp:`; whether they make sense is not asked."""
     if "gcp" in values:
         raise SettingsError(["gcp: unknown key; the project, region and zone are written as gcp:project, gcp:region and gcp:zone."])
     try:
-        settings = Settings.model_validate({**values, "gcp": dict(google or {})})
+        return Settings.model_validate({**values, "gcp": dict(google or {})})
     except ValidationError as error:
         raise SettingsError([_sentence(problem) for problem in error.errors()]) from None
+
+
+def parse(values: Mapping[str, Any], google: Mapping[str, Any] | None = None) -> Settings:
+    """Settings that make sense, from the same."""
+    settings = read(values, google)
     problems = [f"trainings.{name}.{problem}" for name, training in settings.trainings.items() for problem in _problems(training)]
     problems += _problems_of_places(settings)
     if settings.target == "local":
@@ -459,6 +495,8 @@ def parse(values: Mapping[str, Any], google: Mapping[str, Any] | None = None) ->
         problems += [*_problems_on_gke(settings), *pools.problems(settings)]
     if settings.target in ("kubernetes", "gke"):
         problems += _problems_of_pods(settings)
+    if settings.target == "gke" and not problems and (problem := costs.over_budget(settings)):
+        problems.append(problem)
     if problems:
         raise SettingsError(problems)
     return settings
@@ -792,7 +830,7 @@ NOT_APPLIED: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
         ("credentials", "egress", "node_selector", "tolerations", "ttl_after_finished"),
     ),
     "kubernetes": (("cluster", "network", "storage", "registry", "budget"), ("flex_start", "reservation"), ()),
-    "gke": (("kubernetes", "budget"), (), ()),
+    "gke": (("kubernetes",), (), ()),
 }
 
 

@@ -71,6 +71,11 @@ class Pool:
         return self.name != CPU_POOL
 
     @property
+    def full(self) -> int:
+        """Nodes when everything runs; the CPU pool may have one more, so that an upgrade has somewhere to go."""
+        return self.most - (not self.for_workers)
+
+    @property
     def tainted(self) -> bool:
         """Whether this project keeps others away from its nodes; from nodes with GPUs GKE does."""
         return self.for_workers and not self.accelerator
@@ -154,7 +159,7 @@ def _pool(name: str, there: list[Demand], least: int) -> Pool:
     return Pool(
         name,
         chosen,
-        most=max(needed, least, 1) + (name == CPU_POOL),  # one more, so that an upgrade has somewhere to go
+        most=max(needed, least, 1) + (name == CPU_POOL),  # see Pool.full
         least=least,
         accelerator=accelerator,
         gpus=gpus,

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ops.target import OpsError, Run, Target, choose, target_of
+from ops.target import OpsError, Run, Target, choose, settings_of, target_of
 
 EXIT = {"succeeded": 0, "failed": 3, "vanished": 3, "cancelled": 4}
 
@@ -64,6 +64,13 @@ def parser() -> argparse.ArgumentParser:
     rehearse.add_argument("--faults", type=int, default=20, help="how many; default: %(default)s")
     rehearse.add_argument("--seed", type=int, default=1, help="of their order; default: %(default)s")
     commands.add_parser("demo", help="follow the run, and kill a worker on the way")
+    commands.add_parser("cost", help="what the stack costs by the hour, and what a run has cost and will")
+    report = commands.add_parser("report", help="a preview as one page of Markdown, for a pull request")
+    report.add_argument(
+        "preview",
+        metavar="PREVIEW.json",
+        help="from `pulumi preview --json` or `pulumi up --json --yes --skip-preview`; - reads standard input",
+    )
     return result
 
 
@@ -74,7 +81,9 @@ def main() -> int:
         "rerun": rerun, "models": models, "predict": predict, "demo": demo, "explain": explain, "tensorboard": tensorboard,
         "inspect": inspect,
     }  # fmt: skip
-    without_target: dict[str, Callable[[argparse.Namespace], int]] = {"recover": recover, "container": container, "rehearse": rehearse}
+    without_target: dict[str, Callable[[argparse.Namespace], int]] = {
+        "recover": recover, "container": container, "rehearse": rehearse, "cost": cost, "report": report,
+    }  # fmt: skip
     try:
         if args.command in without_target:
             return without_target[args.command](args)
@@ -129,6 +138,8 @@ def status(target: Target, args: argparse.Namespace) -> int:
         for run in runs:
             if run.reason:
                 print(f"{run.training}: {run.state}: {run.reason}")
+        if all(run.is_over for run in runs) and (standing := target.standing()):
+            print(standing)
     return max(EXIT.get(run.state, 0) for run in runs)
 
 
@@ -160,6 +171,8 @@ def conclude(follow: Callable[[], Sequence[Run]], target: Target, args: argparse
     else:
         for run in runs:
             print(ending(target, run))
+        if standing := target.standing():
+            print(f"\n{standing}")
     return max(EXIT.get(run.state, 0) for run in runs)
 
 
@@ -371,6 +384,68 @@ def rehearse(args: argparse.Namespace) -> int:
     else:
         print(f"the picture is {report['picture']}\n{report['summary']}", flush=True)
     return 0 if fine else 3
+
+
+def cost(args: argparse.Namespace) -> int:
+    from ops import spending
+
+    written = settings_of(args.stack, args.config_file)
+    stack = spending.parsed(written, args.stack)
+    bill = spending.bill(stack)
+    if bill is None:
+        from costs import NOWHERE
+
+        return said_of(args, {"nothing": NOWHERE[stack.target]}, NOWHERE[stack.target])
+    blind = ""
+    spent: list[spending.Spent] = []
+    try:
+        runs = target_of(args.stack, args.config_file).runs(args.training)
+        spent = [spending.spent(stack, run, time.time()) for run in runs if run.in_stack and run.training in stack.trainings]
+    except OpsError as error:  # a stack that is not up has a bill, too
+        blind = str(error)
+    if args.json:
+        amounts = ("per_hour", "so_far", "per_epoch", "to_the_end", "at_most")
+        told = [{**asdict(each), **{key: spending.amount(getattr(each, key)) for key in amounts}} for each in spent]
+        as_json({**spending.as_data(bill), "runs": told, "runs_not_seen": blind or None})
+        return 0
+    from rich.console import Console
+
+    from ops.watch import bill_table, spent_table
+
+    console = Console()
+    console.print(bill_table(args.stack, bill))
+    console.print(*(f"· {note}\n" for note in bill.notes), sep="", end="", highlight=False)
+    if spent:
+        console.print(spent_table(spent))
+    elif blind:
+        print(f"no run was looked at: {blind}")
+    return 0
+
+
+def report(args: argparse.Namespace) -> int:
+    from ops.changes import read
+    from ops.report import page
+
+    try:
+        text = sys.stdin.read() if args.preview == "-" else Path(args.preview).read_text()
+    except OSError as error:
+        raise OpsError(
+            f"{args.preview} cannot be read ({error.strerror}); name the file with the preview, or - for standard input."
+        ) from None
+    changes = read(text)
+    if args.json:
+        as_json({"stack": changes.stack, "done": changes.done, "failed": bool(changes.errors), "markdown": page(changes)})
+    else:
+        print(page(changes), end="")
+    return 0
+
+
+def said_of(args: argparse.Namespace, data: object, sentence: str) -> int:
+    if args.json:
+        as_json(data)
+    else:
+        print(sentence)
+    return 0
 
 
 def container(args: argparse.Namespace) -> int:

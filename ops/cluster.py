@@ -21,6 +21,7 @@ from ops.forward import Forward
 from ops.numbers import Numbers
 from ops.podlogs import Logs
 from ops.records import BESIDE, address_of, anew, chosen, is_ready, kept_records, kept_run, mounts, on_a_bucket, record_of, statuses_beside
+from ops.spending import standing
 from ops.states import Object
 from ops.target import Finding, OpsError, Run, Site, TaskStatus, choose, only
 from workloads.kubernetes.names import COMPONENT, NAME, of_stack
@@ -421,6 +422,9 @@ class KubernetesTarget:
         if run.state == "cancelled":
             return [("go on", f"{ours} rerun")]
         return [("why", f"{ours} explain"), ("logs", f"{ours} logs"), ("go on", f"{ours} rerun")]
+
+    def standing(self) -> str:
+        return standing(self.stack, self.written)
 
 
 def _start(when: float, number: int) -> tuple[float, str]:

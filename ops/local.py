@@ -184,6 +184,9 @@ class LocalTarget:
             ("TensorBoard", run.tensorboard or f".venv/bin/tensorboard --logdir {run.place}/logs"),
         ]
 
+    def standing(self) -> str:
+        return ""
+
 
 def _newest_model(directory: str) -> str:
     """Models are kept in folders named by their step. What is not on this machine is not looked for."""

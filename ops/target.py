@@ -116,6 +116,9 @@ class Target(Protocol):
     def after(self, run: Run) -> list[tuple[str, str]]:
         """What a person may want to look at, or to do, now that a run has ended: a name and a place or a command."""
 
+    def standing(self) -> str:
+        """What the stack costs when nothing runs, and how to end that; empty where it is nothing."""
+
 
 def target_of(stack: str, config_file: Path | None = None) -> Target:
     """The target of a stack, from its settings file."""

@@ -231,18 +231,19 @@ def _unrestricted(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 # -------------------------------------------------------------------------------------------------------- budget
 
 
-def budget_per_hour(resource: Resource, per_hour: Mapping[str, float]) -> Iterator[str]:
-    """A stack is not made if it costs more than the budget in its settings, and that budget is no more than the team's. Its settings are an output."""
-    allowed = per_hour.get(resource.stack)
-    if resource.kind != STACK or allowed is None or resource.at("stack_settings.target") != "gke":
+def budget_per_hour(resources: Sequence[Resource], per_hour: Mapping[str, float]) -> Iterator[str]:
+    """A stack that costs more than the budget in its settings is not made (costs.py); here that budget is held to the team's. The settings are an output."""
+    (stack,) = (resource for resource in resources if resource.kind == STACK)
+    allowed = per_hour.get(stack.stack)
+    if allowed is None or not any(resource.kind == NODE_POOL for resource in resources):
         return
-    budget = resource.at("stack_settings.budget.per_hour")
+    budget = stack.at("stack_settings.budget.per_hour")
     if budget is None:
-        yield f"It may cost anything, because it has no budget; write trainstack:budget: {{per_hour: {allowed:g}}}, or less."
+        yield f"The stack {stack.stack} says no budget, so it may cost anything; write trainstack:budget: {{per_hour: {allowed:g}}}, or less."
     elif budget > allowed:
         yield (
-            f"Its budget is ${budget:g} an hour, and ${allowed:g} are allowed; write a smaller trainstack:budget, "
-            "or have budget-per-hour.per_hour raised in policy/config.yaml."
+            f"The budget of the stack {stack.stack} is ${budget:g} an hour, and ${allowed:g} are allowed; write a smaller trainstack:budget, "
+            "or have budget-per-hour raised in policy/config.yaml."
         )
 
 
@@ -253,7 +254,7 @@ NAMES = {"type": "array", "items": {"type": "string"}}
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of one resource: `check` yields a sentence for each thing that is wrong – what it is, what comes of it, what to write.
+    """A rule: `check` yields a sentence for each thing that is wrong – what it is, what comes of it, what to write.
 
     `settings` are its further arguments, as JSON schemas; policy/config.yaml has their values.
     """
@@ -264,6 +265,7 @@ class Rule:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+# Of one resource, by what is asked for, before it is made.
 RULES = (
     Rule("no-public-buckets", "Nothing in Google Cloud is open to everybody.", no_public_buckets),
     Rule("no-service-account-keys", "Service accounts have no keys unless the team allows it.", no_service_account_keys, {"stacks": NAMES}),
@@ -280,3 +282,5 @@ RULES = (
     Rule("images-by-digest", "Images are named by their digests.", images_by_digest, {"by_tag": NAMES}),
     Rule("pod-security-restricted", "Pods are what Pod Security `restricted` allows.", pod_security_restricted),
 )
+# Of a stack, by what all its resources are in the end.
+RULES_OF_STACKS = (Rule("budget-per-hour", "A stack may cost so much and no more.", budget_per_hour, {"per_hour": {"type": "object"}}),)

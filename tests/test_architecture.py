@@ -31,6 +31,7 @@ FORBIDDEN = {
     "ops": {"pulumi", "infra"},  # reads what a stack left, does not run its program
     "settings.py": {"tensorflow", "tf_keras", "pulumi_gcp", "pulumi_kubernetes"},  # a preview must be quick
     "workloads/local": {"pulumi_gcp", "pulumi_kubernetes", "kubernetes"},
+    "costs.py": IMPURE - {"yaml"} | {"workloads", "trainer", "ops"},  # settings are checked with it; it reads the list of prices, no more
     **{f"{name}.py": IMPURE for name in PURE},
 }
 

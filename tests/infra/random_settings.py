@@ -24,7 +24,7 @@ def random_settings(seed: int) -> dict[str, Any]:
         "registry": _registry(pick),
         "image": pick.choice([{}, {"build": True}, {"reference": DIGEST}, {"base": "python:3.12-slim"}]),
         "secrets": dict.fromkeys(pick.sample(["WANDB_API_KEY", "token", "A1"], pick.randint(0, 2)), "hunter2"),
-        "budget": pick.choice([{}, {"per_hour": 20}]),
+        "budget": pick.choice([{}, {"per_hour": 1_000_000}]),
         "trainings": {name: _training(pick, name) for name in pick.sample(["resnet", "a", "taxi-tips", "b2"], pick.randint(0, 3))},
     }
     return {"gcp:project": PROJECT, "gcp:region": region, **{f"trainstack:{key}": value for key, value in values.items() if value}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from policy.rules import RULES, Resource
+from policy.rules import RULES, STACK, Resource
 from tests.conftest import ROOT
 from tests.infra.program import PROJECT, plain, run, settings_of
 from tests.kubernetes.made import DIGITS, DIRECTORIES, ON
@@ -31,12 +31,13 @@ def config_of(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _resources(stack: str) -> tuple[Resource, ...]:
-    recorded, _ = run(config_of(stack), stack)
-    return tuple(
+    recorded, outputs = run(config_of(stack), stack)
+    made = (
         Resource(stack, args.typ, args.name, plain(args.inputs), recorded.options[args.name].protect)
         for args in recorded.resources.values()
         if args.name in recorded.options  # what is read and not made has no options
     )
+    return (Resource(stack, STACK, f"trainstack-{stack}", outputs), *made)
 
 
 def resources(stack: str) -> list[Resource]:

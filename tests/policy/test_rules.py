@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policy.rules import BUCKET, CLUSTER, ENFORCE, KEY, NODE_POOL, RULES, Resource
+from policy.rules import BUCKET, CLUSTER, ENFORCE, KEY, NODE_POOL, RULES, RULES_OF_STACKS, Resource, budget_per_hour
 from tests.policy.stacks import CONFIG, EXAMPLES, broken, resources
 
 JOB = "kubernetes:batch/v1:Job"
@@ -40,6 +40,7 @@ def test_every_environment_keeps_every_rule(stack: str) -> None:
     found = [broken(resource) for resource in resources(stack)]
     assert [each for each in found if each] == []
     assert len(found) > 10
+    assert list(budget_per_hour(resources(stack), **CONFIG["budget-per-hour"])) == []
 
 
 POD = "spec.template.spec"
@@ -188,8 +189,21 @@ def test_everybody_is_found_however_access_is_written() -> None:
         assert list(broken(Resource("dev", "gcp:storage/some:Grant", "a", inputs))) == ["no-public-buckets"]
 
 
+def test_a_budget_is_no_more_than_the_team_allows() -> None:
+    stack = resources("dev")
+    assert "budget of the stack dev is $10 an hour, and $5 are allowed" in " ".join(budget_per_hour(stack, {"dev": 5}))
+    assert list(budget_per_hour(stack, {"prod": 5})) == []
+    del stack[0].inputs["stack_settings"]["budget"]
+    (sentence,) = budget_per_hour(stack, {"dev": 5})
+    assert "it may cost anything; write trainstack:budget: {per_hour: 5}, or less" in sentence
+    del stack[0].inputs["stack_settings"]
+    assert list(budget_per_hour(stack, {"dev": 5})) == [sentence]
+
+
 def test_the_config_says_what_the_rules_ask_for() -> None:
-    assert {name: set(values) for name, values in CONFIG.items()} == {rule.name: set(rule.settings) for rule in RULES if rule.settings}
+    assert {name: set(values) for name, values in CONFIG.items()} == {
+        rule.name: set(rule.settings) for rule in (*RULES, *RULES_OF_STACKS) if rule.settings
+    }
 
 
 def test_every_rule_has_a_case_that_breaks_it() -> None:
