@@ -45,16 +45,20 @@ def dev(tmp_path_factory: pytest.TempPathFactory, pack: Path) -> Iterator[Simula
 
 
 def test_a_preview_that_breaks_a_rule_is_refused(dev: Simulation, pack: Path) -> None:
-    training = dev.config["trainstack:trainings"]["digits"]
+    training, budget = dev.config["trainstack:trainings"]["digits"], dev.config["trainstack:budget"]
     deadline = training.pop("deadline")
     dev.training(credentials={"mode": "key_secret", "secret": "credential", "key": "key.json"})
+    dev.write(budget={"per_hour": 20})
     done = dev.pulumi("preview", "--policy-pack", str(pack), check=False)
     dev.training(credentials={"mode": "workload_identity"}, deadline=deadline)
+    dev.write(budget=budget)
     assert done.returncode != 0
     assert "[mandatory]  gpus-have-an-end  (kubernetes:batch/v1:Job: digits-worker)" in done.stdout
     assert "write deadline: 6h in the training." in done.stdout
     assert "[mandatory]  no-service-account-keys  (gcp:serviceaccount:Key: identity-trainer-key)" in done.stdout
-    assert done.stdout.count("[mandatory]") == 2
+    assert "[mandatory]  budget-per-hour" in done.stdout
+    assert "The budget of the stack dev is $20 an hour, and $10 are allowed" in done.stdout
+    assert done.stdout.count("[mandatory]") == 3
     assert "can't run policy" not in done.stdout, "what is not known yet is no news"
 
 
