@@ -70,7 +70,8 @@ refresh: stack ## look again at what really is there
 	@$(SERVED) pulumi refresh $(FRESH) $(YES) $(PULUMI_ARGS)
 
 drift: stack ## fail if something is not as the last `make up` left it; changes nothing
-	@$(SERVED) pulumi refresh --preview-only --expect-no-changes --diff $(FRESH) $(PULUMI_ARGS)
+	@outputs=$$(pulumi stack output --json --stack $(STACK)) || exit 1; [ "$$outputs" != "{}" ] || { echo "$(STACK) is not up: nothing to compare."; exit 0; }; \
+	$(SERVED) pulumi refresh --preview-only --expect-no-changes --diff $(FRESH) $(PULUMI_ARGS)
 
 recover: stack ## after an `up` that was killed: find what it made and did not write down
 	@$(SERVED) python -m ops --stack $(STACK) recover
