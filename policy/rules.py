@@ -43,7 +43,7 @@ def at(value: Any, path: str) -> Any:
 
 # -------------------------------------------------------------------------------------------------- Google Cloud
 
-EVERYBODY = ("allUsers", "allAuthenticatedUsers")
+EVERYBODY = re.compile(r"allUsers|allAuthenticatedUsers|publicRead|authenticatedRead")
 
 
 def no_public_buckets(resource: Resource) -> Iterator[str]:
@@ -53,16 +53,15 @@ def no_public_buckets(resource: Resource) -> Iterator[str]:
         if resource.at("uniformBucketLevelAccess") is not True:
             yield "Each object can have an access list of its own, which no review sees; write uniform_bucket_level_access: true."
     elif resource.kind.startswith("gcp:"):
-        for granted in _granted(resource):
+        for granted in sorted(_granted(resource)):
             yield f"{granted} is granted access, so anybody on the Internet has it; name the accounts that need it instead."
 
 
-def _granted(resource: Resource) -> list[str]:
-    """Everybody, where a resource that grants access names everybody."""
-    named = [resource.at(key) for key in ("member", "entity", "predefinedAcl") if key in resource.inputs]
-    named += resource.at("members") or []
-    named += re.findall("|".join(EVERYBODY), resource.at("policyData") or "")
-    return [each for each in named if each in EVERYBODY or str(each).startswith("public")]
+def _granted(resource: Resource) -> set[str]:
+    """Everybody, in the words of a resource that grants access."""
+    texts = [resource.at(key) for key in ("member", "entity", "predefinedAcl", "policyData") if key in resource.inputs]
+    texts += [each for key in ("members", "roleEntities") for each in resource.at(key) or []]
+    return {found for text in texts for found in EVERYBODY.findall(str(text))}
 
 
 def no_service_account_keys(resource: Resource, stacks: Sequence[str]) -> Iterator[str]:

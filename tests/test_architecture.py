@@ -69,8 +69,9 @@ def test_rooms_do_not_reach_into_each_other(room: str) -> None:
     assert {path: names for path, names in broken.items() if names} == {}
 
 
-def test_the_launcher_is_one_file_of_the_standard_library() -> None:
-    assert imports(ROOT / "workloads" / "launcher.py") <= set(sys.stdlib_module_names)
+@pytest.mark.parametrize("file", ["workloads/launcher.py", "policy/rules.py"])
+def test_what_is_used_in_other_environments_is_one_file_of_the_standard_library(file: str) -> None:
+    assert imports(ROOT / file) <= set(sys.stdlib_module_names)
 
 
 def test_only_settings_reads_the_configuration() -> None:

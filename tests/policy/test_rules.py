@@ -184,6 +184,8 @@ def test_everybody_is_found_however_access_is_written() -> None:
         {"members": ["user:a@b.c", "allAuthenticatedUsers"]},
         {"policyData": '{"bindings":[{"members":["allUsers"]}]}'},
         {"entity": "allUsers"},
+        {"roleEntities": ["OWNER:user-a@b.c", "READER:allUsers"]},
+        {"predefinedAcl": "publicReadWrite"},
     ]
     for inputs in written:
         assert list(broken(Resource("dev", "gcp:storage/some:Grant", "a", inputs))) == ["no-public-buckets"]
