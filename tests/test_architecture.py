@@ -169,6 +169,16 @@ def test_other_stacks_keep_the_backend_of_the_user() -> None:
     assert "file://" not in shown
 
 
+def test_looking_for_drift_changes_nothing() -> None:
+    shown = make("--dry-run", "drift", "STACK=dev").stdout
+    assert "pulumi refresh --preview-only --expect-no-changes --diff --run-program --stack dev" in shown
+
+
+def test_the_team_s_rules_are_asked_where_wanted() -> None:
+    assert "--policy-pack policy" in make("--dry-run", "up", "STACK=dev", "POLICY=policy").stdout
+    assert "--policy-pack" not in make("--dry-run", "up", "STACK=dev").stdout
+
+
 def test_no_command_destroys_without_a_preview() -> None:
     """The preview is what refuses to destroy something protected."""
     recipes = (ROOT / "Makefile").read_text()

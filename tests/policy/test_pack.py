@@ -6,6 +6,7 @@ language host the engine starts a program of its name instead. So the pack here 
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.infra.simulation import UP, Simulation, simulation
+from tests.test_workflows import WORKFLOWS
 
 pytestmark = pytest.mark.engine
 STARTER = '#!/bin/sh\nexec "{python}" -u -m pulumi.policy "$1" "$2"\n'
@@ -44,7 +46,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory, pack: Path) -> Iterator[Simula
         yield made
 
 
-def test_a_preview_that_breaks_a_rule_is_refused(dev: Simulation, pack: Path) -> None:
+def test_a_preview_that_breaks_a_rule_is_refused(dev: Simulation, pack: Path, tmp_path: Path) -> None:
     training, budget = dev.config["trainstack:trainings"]["digits"], dev.config["trainstack:budget"]
     deadline = training.pop("deadline")
     dev.training(credentials={"mode": "key_secret", "secret": "credential", "key": "key.json"})
@@ -60,6 +62,25 @@ def test_a_preview_that_breaks_a_rule_is_refused(dev: Simulation, pack: Path) ->
     assert "The budget of the stack dev is $20 an hour, and $10 are allowed" in done.stdout
     assert done.stdout.count("[mandatory]") == 3
     assert "can't run policy" not in done.stdout, "what is not known yet is no news"
+    comment = commented(done.stdout, tmp_path)
+    assert comment.startswith("### The rules of the team do not allow it in `dev`\n~~~\nPolicies:\n")
+    assert comment.count("[mandatory]") == 3
+    assert comment.endswith("~~~\n")
+    assert "Diagnostics" not in comment
+
+
+def commented(preview: str, folder: Path) -> str:
+    """What the workflow's step puts into the comment of a pull request, with this as what `make preview` says."""
+    (step,) = (each for each in WORKFLOWS["preview"]["jobs"]["preview"]["steps"] if each.get("id") == "rules")
+    (folder / "said.txt").write_text(preview)
+    make = folder / "make"
+    make.write_text("#!/bin/sh\ncat said.txt\nexit 1\n")
+    make.chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "STACK": "dev"}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    return (folder / "reports" / "dev.md").read_text()
 
 
 def test_an_environment_that_keeps_the_rules_comes_up(dev: Simulation, pack: Path) -> None:
