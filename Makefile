@@ -13,7 +13,7 @@ STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
 PROJECT  := $(STATE)/project
 SETTINGS := $(if $(EXAMPLE),examples/$(EXAMPLE).yaml,Pulumi.$(STACK).yaml)
 
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PATH := $(CURDIR)/.venv/bin:$(if $(POLICY),$(CURDIR)/policy/.venv/attached:)$(PATH)
 export PULUMI_SKIP_UPDATE_CHECK := 1
 export PULUMI_STACK := $(STACK)
 
@@ -37,7 +37,8 @@ endif
 FRESH       = $(if $(filter local,$(STACK)),,--run-program)
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
-PACK        = $(if $(POLICY),--policy-pack $(POLICY))
+# A CLI that was built here cannot start a pack by itself: toolchain/install.py says how it does.
+PACK        = $(if $(POLICY),--policy-pack $(POLICY)$(if $(and $(filter policy,$(POLICY)),$(findstring -built/,$(realpath .venv/bin/pulumi))),/.venv/attached))
 
 .PHONY: help up down preview report render refresh drift recover container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help

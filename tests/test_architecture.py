@@ -175,7 +175,7 @@ def test_looking_for_drift_changes_nothing() -> None:
 
 
 def test_the_team_s_rules_are_asked_where_wanted() -> None:
-    assert "--policy-pack policy" in make("--dry-run", "up", "STACK=dev", "POLICY=policy").stdout
+    assert " --policy-pack policy" in make("--dry-run", "up", "STACK=dev", "POLICY=policy").stdout
     assert "--policy-pack" not in make("--dry-run", "up", "STACK=dev").stdout
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from shared import BIN, CACHE, ROOT, VENV, SetupError, go_build, go_environment, locked, run, say, ticking
 
 PULUMI = "3.259.0"  # the version of the pulumi package in requirements.lock; a test holds the two together
+ATTACHED = "attached"
 ACTIONLINT = "1.7.12"
 INSTALLER = "https://get.pulumi.com/install.sh"
 # The newest language host that is part of a Go module. It runs programs for the newer engine, but it ignores the
@@ -63,8 +64,23 @@ def install_policy() -> None:
         run([uv, "venv", "--quiet", "--clear", "--python", BIN / "python", environment])
         with ticking("installing the Python packages of the policy pack"):
             sync(uv, environment, lock)
+        attach(environment)
         finish(environment, lock)
     say("the policy pack is ready")
+
+
+def attach(environment: Path) -> None:
+    """The pack once more, for a CLI that was built here. Its language host is too old to start a pack; but for a runtime that has no language host, the
+    engine starts a program with the runtime's name."""
+    pack, folder = ROOT / "policy", environment / ATTACHED
+    folder.mkdir()
+    for name in ("__main__.py", "rules.py", "config.yaml"):
+        (folder / name).symlink_to(pack / name)
+    project = "PulumiPolicy.yaml"
+    (folder / project).write_text((pack / project).read_text().replace("name: python", f"name: {ATTACHED}"))
+    starter = folder / f"pulumi-analyzer-policy-{ATTACHED}"
+    starter.write_text(f'#!/bin/sh\nexec "{environment}/bin/python" -u -m pulumi.policy "$1" "$2"\n')
+    starter.chmod(0o755)
 
 
 def sync(uv: str, environment: Path, lock: Path) -> None:

@@ -1,13 +1,11 @@
 """The policy pack behind the real engine, on the simulated cloud: `--policy-pack`, over gRPC, in the pack's own virtual environment.
 
-The engine asks the language host to start a pack, and the newest host that can be built from Go modules is too old for that. For a runtime that has no
-language host the engine starts a program of its name instead. So the pack here is a copy with another name for its runtime; all else is real.
+It is the pack as toolchain/install.py prepares it for a CLI that was built from Go modules, with another name for its runtime; all else is as people use it.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,38 +18,24 @@ from tests.infra.simulation import UP, Simulation, simulation
 from tests.test_workflows import WORKFLOWS
 
 pytestmark = pytest.mark.engine
-STARTER = '#!/bin/sh\nexec "{python}" -u -m pulumi.policy "$1" "$2"\n'
+PACK = ROOT / "policy" / ".venv" / "attached"
 
 
 @pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pack, with what starts it in its `bin`."""
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
     done = subprocess.run([sys.executable, "toolchain/install.py", "policy"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    folder = tmp_path_factory.mktemp("pack") / "policy"
-    shutil.copytree(ROOT / "policy", folder, ignore=shutil.ignore_patterns(".venv", "__pycache__"))
-    project = folder / "PulumiPolicy.yaml"
-    project.write_text(project.read_text().replace("name: python", "name: attached"))
-    starter = folder / "bin" / "pulumi-analyzer-policy-attached"
-    starter.parent.mkdir()
-    starter.write_text(STARTER.format(python=ROOT / "policy" / ".venv" / "bin" / "python"))
-    starter.chmod(0o755)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def dev(tmp_path_factory: pytest.TempPathFactory, pack: Path) -> Iterator[Simulation]:
     with simulation(tmp_path_factory.mktemp("dev")) as made:
-        made.env["PATH"] = f"{pack}/bin:{made.env['PATH']}"
+        made.env["PATH"] = f"{PACK}:{made.env['PATH']}"
         yield made
 
 
-def test_a_preview_that_breaks_a_rule_is_refused(dev: Simulation, pack: Path, tmp_path: Path) -> None:
+def test_a_preview_that_breaks_a_rule_is_refused(dev: Simulation, tmp_path: Path) -> None:
     training, budget = dev.config["trainstack:trainings"]["digits"], dev.config["trainstack:budget"]
     deadline = training.pop("deadline")
     dev.training(credentials={"mode": "key_secret", "secret": "credential", "key": "key.json"})
     dev.write(budget={"per_hour": 20})
-    done = dev.pulumi("preview", "--policy-pack", str(pack), check=False)
+    done = dev.pulumi("preview", "--policy-pack", str(PACK), check=False)
     dev.training(credentials={"mode": "workload_identity"}, deadline=deadline)
     dev.write(budget=budget)
     assert done.returncode != 0
@@ -83,8 +67,8 @@ def commented(preview: str, folder: Path) -> str:
     return (folder / "reports" / "dev.md").read_text()
 
 
-def test_an_environment_that_keeps_the_rules_comes_up(dev: Simulation, pack: Path) -> None:
+def test_an_environment_that_keeps_the_rules_comes_up(dev: Simulation) -> None:
     """Everything is known to this one: the image by its digest, the accounts of the nodes."""
-    done = dev.pulumi(*UP, "--policy-pack", str(pack))
+    done = dev.pulumi(*UP, "--policy-pack", str(PACK))
     assert "✅ trainstack@v" in done.stdout
     assert "[mandatory]" not in done.stdout
