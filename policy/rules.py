@@ -90,7 +90,7 @@ def no_default_service_account(resource: Resource) -> Iterator[str]:
             )
     pod = pod_of(resource)
     if pod and pod.get("serviceAccountName", "default") == "default":
-        yield "Its pods act as the default account of the namespace, whose rights anybody may extend; write serviceAccountName: trainer."
+        yield "Its pods act as the default account of the namespace, and have what is granted to that for any other reason; write serviceAccountName: trainer."
 
 
 def gpus_have_an_end(resource: Resource, longest_hours: float) -> Iterator[str]:
@@ -169,7 +169,7 @@ def prod_protected(resource: Resource, stacks: Sequence[str]) -> Iterator[str]:
 
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 ENFORCE = "pod-security.kubernetes.io/enforce"
-VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"}
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 
 
 def pod_of(resource: Resource) -> Mapping[str, Any] | None:

@@ -61,7 +61,7 @@ def install_policy() -> None:
     with locked("policy"):
         if is_finished(environment, lock):
             return
-        run([uv, "venv", "--quiet", "--clear", "--python", BIN / "python", environment])
+        run([sys.executable, "-m", "venv", "--clear", environment])
         with ticking("installing the Python packages of the policy pack"):
             sync(uv, environment, lock)
         attach(environment)
