@@ -3,6 +3,7 @@
 STACK   ?= local
 EXAMPLE ?=
 CLOUD   ?=
+POLICY  ?=
 OUT     ?= rendered/$(STACK)
 PYTHON  ?= python3
 FAULTS  ?= 20
@@ -13,7 +14,7 @@ PROJECT  := $(STATE)/project
 SETTINGS := $(if $(EXAMPLE),examples/$(EXAMPLE).yaml,Pulumi.$(STACK).yaml)
 LOCAL    := $(if $(filter local,$(STACK)),local,$(shell grep -soE '^ +trainstack:target: *local\b' $(SETTINGS) | tr -d ' '))
 
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PATH := $(CURDIR)/.venv/bin:$(if $(POLICY),$(CURDIR)/policy/.venv/attached:)$(PATH)
 export PULUMI_SKIP_UPDATE_CHECK := 1
 export PULUMI_STACK := $(STACK)
 
@@ -37,8 +38,10 @@ endif
 FRESH       = $(if $(LOCAL),,--run-program)
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
+# A CLI that was built here cannot start a pack by itself: toolchain/install.py says how it does.
+PACK        = $(if $(POLICY),--policy-pack $(POLICY)$(if $(and $(filter policy,$(POLICY)),$(findstring -built/,$(realpath .venv/bin/pulumi))),/.venv/attached))
 
-.PHONY: help up down preview report render refresh recover new container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
+.PHONY: help up down preview report render refresh drift recover new container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -46,7 +49,7 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
 up: stack ## bring the stack up; on local, follow its trainings until they end
-	@$(SERVED) pulumi up $(YES) $(if $(LOCAL),--skip-preview) $(PULUMI_ARGS)
+	@$(SERVED) pulumi up $(YES) $(if $(LOCAL),--skip-preview) $(PULUMI_ARGS) $(PACK)
 	@$(if $(LOCAL),python -m ops --stack $(STACK) watch)
 
 down: stack ## end the trainings and empty the stack; says what stays
@@ -54,8 +57,8 @@ down: stack ## end the trainings and empty the stack; says what stays
 	$(SERVED) pulumi destroy $(YES) $(PULUMI_ARGS); code=$$?; [ -z "$$stays" ] || echo "$$stays"; exit $$code
 	@if [ -d runs/$(STACK) ]; then echo "The runs are kept in runs/$(STACK); \`make clean\` deletes them."; fi
 
-preview: stack ## show what `make up` would change
-	@$(SERVED) pulumi preview --diff $(PULUMI_ARGS)
+preview: stack ## show what `make up` would change; with POLICY=policy, whether the team's rules allow it
+	@$(SERVED) pulumi preview $(or $(PACK),--diff) $(PULUMI_ARGS)
 
 report: stack ## what `make up` would change, as one page of Markdown for a review
 	@$(SERVED) pulumi preview --json $(PULUMI_ARGS) > $(STATE)/preview.json; code=$$?; python -m ops report $(STATE)/preview.json; exit $$code
@@ -67,6 +70,10 @@ render: stack ## write the Kubernetes objects of the stack as YAML into OUT; on 
 
 refresh: stack ## look again at what really is there
 	@$(SERVED) pulumi refresh $(FRESH) $(YES) $(PULUMI_ARGS)
+
+drift: stack ## fail if something is not as the last `make up` left it; changes nothing
+	@outputs=$$(pulumi stack output --json --stack $(STACK)) || exit 1; [ "$$outputs" != "{}" ] || { echo "$(STACK) is not up: nothing to compare."; exit 0; }; \
+	$(SERVED) pulumi refresh --preview-only --expect-no-changes --diff $(FRESH) $(PULUMI_ARGS)
 
 recover: stack ## after an `up` that was killed: find what it made and did not write down
 	@$(SERVED) python -m ops --stack $(STACK) recover
@@ -124,8 +131,11 @@ schema: .venv/.ready ## write schema/stack.json and docs/settings.md from settin
 	@python settings.py > schema/stack.json
 	@python -m toolchain.reference > docs/settings.md
 
-lock: .venv/.ready ## write requirements.lock from pyproject.toml
-	@uv pip compile pyproject.toml --extra dev --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade -o requirements.lock
+LOCKED = uv pip compile --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade
+
+lock: .venv/.ready ## write requirements.lock from pyproject.toml, and that of the policy pack
+	@$(LOCKED) pyproject.toml --extra dev -o requirements.lock
+	@cd policy && $(LOCKED) requirements.in -o requirements.txt
 
 STACKS = $(basename $(notdir $(wildcard $(STATE)/state/.pulumi/stacks/trainstack/*.json)))
 
@@ -143,6 +153,9 @@ ready: .venv/.ready .venv/bin/pulumi
 .venv/bin/pulumi: | .venv/.ready
 	@$(PYTHON) toolchain/install.py pulumi
 
+policy/.venv/.ready: policy/requirements.txt | .venv/.ready
+	@$(PYTHON) toolchain/install.py policy
+
 settings:
 	@[ -z "$(filter-out simulated,$(CLOUD))" ] || { echo "CLOUD=$(CLOUD) is not known; write CLOUD=simulated, or leave it out." >&2; exit 1; }
 	@[ -f $(SETTINGS) ] || { echo "There is no $(SETTINGS); \`ls Pulumi.*.yaml examples/\` shows what there is." >&2; exit 1; }
@@ -150,6 +163,6 @@ settings:
 	@$(if $(CLOUD),grep -q 'gcp:project:' $(SETTINGS) || sed -i.bak 's/^config:/&\n  gcp:project: simulated-project/' $(PROJECT)/Pulumi.$(STACK).yaml)
 
 # A pulumi that was killed leaves a lock, its language host, and perhaps a run that it did not write down.
-stack: ready settings
+stack: ready settings $(if $(filter policy,$(POLICY)),policy/.venv/.ready)
 	@[ -z "$(OWN)" ] || [ -f "$(OWN)" ] || pulumi -C $(PROJECT) stack select --create $(STACK)
 	@$(if $(LOCAL),! ls $(STATE)/state/.pulumi/locks/*/*/$(STACK)/*.json > /dev/null 2>&1 || python -m ops --stack $(STACK) recover)

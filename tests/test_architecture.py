@@ -69,8 +69,9 @@ def test_rooms_do_not_reach_into_each_other(room: str) -> None:
     assert {path: names for path, names in broken.items() if names} == {}
 
 
-def test_the_launcher_is_one_file_of_the_standard_library() -> None:
-    assert imports(ROOT / "workloads" / "launcher.py") <= set(sys.stdlib_module_names)
+@pytest.mark.parametrize("file", ["workloads/launcher.py", "policy/rules.py"])
+def test_what_is_used_in_other_environments_is_one_file_of_the_standard_library(file: str) -> None:
+    assert imports(ROOT / file) <= set(sys.stdlib_module_names)
 
 
 def test_only_settings_reads_the_configuration() -> None:
@@ -166,6 +167,16 @@ def test_other_stacks_keep_the_backend_of_the_user() -> None:
     shown = make("--dry-run", "preview", "STACK=dev", PULUMI_BACKEND_URL="gs://team").stdout
     assert "--stack dev --config-file Pulumi.dev.yaml" in shown
     assert "file://" not in shown
+
+
+def test_looking_for_drift_changes_nothing() -> None:
+    shown = make("--dry-run", "drift", "STACK=dev").stdout
+    assert "pulumi refresh --preview-only --expect-no-changes --diff --run-program --stack dev" in shown
+
+
+def test_the_team_s_rules_are_asked_where_wanted() -> None:
+    assert " --policy-pack policy" in make("--dry-run", "up", "STACK=dev", "POLICY=policy").stdout
+    assert "--policy-pack" not in make("--dry-run", "up", "STACK=dev").stdout
 
 
 def test_no_command_destroys_without_a_preview() -> None:

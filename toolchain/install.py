@@ -1,9 +1,11 @@
-"""Installs what the project needs, once: the virtual environment and the Pulumi CLI.
+"""Installs what the project needs, once: the virtual environment and the Pulumi CLI; where they are used, the policy pack's and actionlint.
 
-    python3 toolchain/install.py venv      .venv from requirements.lock
-    python3 toolchain/install.py pulumi    the Pulumi CLI, linked into .venv/bin
+    python3 toolchain/install.py venv          .venv from requirements.lock
+    python3 toolchain/install.py pulumi        the Pulumi CLI, linked into .venv/bin
+    python3 toolchain/install.py policy        policy/.venv from policy/requirements.txt
+    python3 toolchain/install.py actionlint    the checker of GitHub workflows, linked into .venv/bin
 
-Only the standard library is used here, because nothing else is installed yet. `make` calls both and skips them when
+Only the standard library is used here, because nothing else is installed yet. `make` calls them and skips them when
 they are done. The CLI is looked for on PATH first; then the official installer is asked; where that cannot be reached,
 the CLI is built from its Go modules, which takes minutes, once, for all clones on the machine.
 """
@@ -25,6 +27,8 @@ from pathlib import Path
 from shared import BIN, CACHE, ROOT, VENV, SetupError, go_build, go_environment, locked, run, say, ticking
 
 PULUMI = "3.259.0"  # the version of the pulumi package in requirements.lock; a test holds the two together
+ATTACHED = "attached"
+ACTIONLINT = "1.7.12"
 INSTALLER = "https://get.pulumi.com/install.sh"
 # The newest language host that is part of a Go module. It runs programs for the newer engine, but it ignores the
 # virtual environment that Pulumi.yaml names, so a wrapper repeats it on the command line.
@@ -44,22 +48,56 @@ def install_venv() -> None:
     if not Path(uv).exists():
         run([BIN / "python", "-m", "pip", "install", "--quiet", "uv"])
     say("installing the Python packages of requirements.lock (about 3 GB on disk, once)")
-    sync: list[str | Path] = [
-        uv,
-        "pip",
-        "sync",
-        "--quiet",
-        "--compile-bytecode",
-        "--python",
-        BIN / "python",
-        "--require-hashes",
-        ROOT / "requirements.lock",
-    ]
     with ticking("installing the Python packages"):
-        run(sync)
+        sync(uv, VENV, ROOT / "requirements.lock")
         run([uv, "pip", "install", "--quiet", "--python", BIN / "python", "--no-deps", "--no-build-isolation", "--editable", ROOT])
-    (VENV / ".ready").write_text(hashlib.sha256((ROOT / "requirements.lock").read_bytes()).hexdigest() + "\n")
+    finish(VENV, ROOT / "requirements.lock")
     say(f"the virtual environment is ready ({time.monotonic() - started:.0f} s)")
+
+
+def install_policy() -> None:
+    """The policy pack's own: its SDK wants a protobuf that TensorFlow does not."""
+    uv, environment, lock = shutil.which("uv") or str(BIN / "uv"), ROOT / "policy" / ".venv", ROOT / "policy" / "requirements.txt"
+    with locked("policy"):
+        if is_finished(environment, lock):
+            return
+        run([sys.executable, "-m", "venv", "--clear", environment])
+        with ticking("installing the Python packages of the policy pack"):
+            sync(uv, environment, lock)
+        attach(environment)
+        finish(environment, lock)
+    say("the policy pack is ready")
+
+
+def attach(environment: Path) -> None:
+    """The pack once more, for a CLI that was built here. Its language host is too old to start a pack; but for a runtime that has no language host, the
+    engine starts a program with the runtime's name."""
+    pack, folder = ROOT / "policy", environment / ATTACHED
+    folder.mkdir()
+    for name in ("__main__.py", "rules.py", "config.yaml"):
+        (folder / name).symlink_to(pack / name)
+    project = "PulumiPolicy.yaml"
+    (folder / project).write_text((pack / project).read_text().replace("name: python", f"name: {ATTACHED}"))
+    starter = folder / f"pulumi-analyzer-policy-{ATTACHED}"
+    starter.write_text(f'#!/bin/sh\nexec "{environment}/bin/python" -u -m pulumi.policy "$1" "$2"\n')
+    starter.chmod(0o755)
+
+
+def sync(uv: str, environment: Path, lock: Path) -> None:
+    run([uv, "pip", "sync", "--quiet", "--compile-bytecode", "--python", environment / "bin" / "python", "--require-hashes", lock])
+
+
+def finish(environment: Path, lock: Path) -> None:
+    (environment / ".ready").write_text(digest(lock))
+
+
+def is_finished(environment: Path, lock: Path) -> bool:
+    done = environment / ".ready"
+    return done.exists() and done.read_text() == digest(lock)
+
+
+def digest(lock: Path) -> str:
+    return hashlib.sha256(lock.read_bytes()).hexdigest() + "\n"
 
 
 # --------------------------------------------------------------------------------------------------- pulumi
@@ -77,10 +115,10 @@ def install_pulumi() -> None:
     say(f"Pulumi {version_of(BIN / 'pulumi')} is ready")
 
 
-def link(executable: Path) -> None:
+def link(executable: Path, name: str = "pulumi") -> None:
     """One link is enough: the CLI finds its language host and its plugins beside the file that the link points at."""
-    (BIN / "pulumi").unlink(missing_ok=True)
-    (BIN / "pulumi").symlink_to(executable)
+    (BIN / name).unlink(missing_ok=True)
+    (BIN / name).symlink_to(executable)
 
 
 def version_of(executable: Path) -> str:
@@ -169,8 +207,27 @@ def build_cli(folder: Path, module: str, version: str, package: str, output: Pat
     go_build(folder, lines, [package], output, ["-trimpath", "-ldflags", flags], CGO_ENABLED="0")
 
 
+# ----------------------------------------------------------------------------------------------- actionlint
+
+
+def install_actionlint() -> None:
+    executable = CACHE / f"actionlint-{ACTIONLINT}" / "actionlint"
+    with locked("actionlint"):
+        if not executable.exists():
+            if shutil.which("go") is None:
+                raise SetupError("actionlint is built with Go, and there is none: install Go 1.26 (https://go.dev/dl/) and try again.")
+            with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+                module = "github.com/rhysd/actionlint"
+                lines, built = ["go 1.25.0", f"require {module} v{ACTIONLINT}"], Path(scratch) / "out" / "actionlint"
+                go_build(
+                    Path(scratch) / "src", lines, [f"{module}/cmd/actionlint"], built, ["-trimpath", "-ldflags", "-s -w"], CGO_ENABLED="0"
+                )
+                built.parent.rename(executable.parent)
+    link(executable, "actionlint")
+
+
 def main() -> int:
-    steps = {"venv": install_venv, "pulumi": install_pulumi}
+    steps = {"venv": install_venv, "pulumi": install_pulumi, "policy": install_policy, "actionlint": install_actionlint}
     if len(sys.argv) != 2 or sys.argv[1] not in steps:
         print(__doc__, file=sys.stderr)
         return 2

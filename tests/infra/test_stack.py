@@ -185,8 +185,13 @@ def test_the_first_preview_asks_google_nothing(dev: Simulation, registry: dict[s
 
 
 def test_refresh_finds_a_pool_that_was_resized_by_hand(dev: Simulation) -> None:
+    look = ("refresh", "--preview-only", "--expect-no-changes", "--run-program")  # `make drift`
     dev.up()
+    dev.pulumi(*look)
     dev.cloud.change(POOL, "autoscaling.totalMaxNodeCount", 99)
+    drift = dev.pulumi(*look, check=False)
+    assert drift.returncode != 0
+    assert "pool-gpu-l4-1-spot" in drift.stdout
     changes = dev.stack.refresh().summary.resource_changes or {}
     assert changes["update"] == 1
     assert dev.preview() == {"update": ["pool-gpu-l4-1-spot"]}
