@@ -60,7 +60,7 @@ ASK_EVERY = 0.5  # seconds between two questions to the lead
 QUESTIONS = 200.0  # that a lead should have to answer in a second; with more tasks each asks less often
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL once the run is over
 FAREWELL = 10.0  # seconds a lead that gives up stays to tell those that are there
-DEFER = 4.0  # seconds a server that is told to stop waits for the chief to be told, too
+DEFER = 4.0  # seconds a parameter server that is told to stop waits for the chief to be told, too
 HEARTBEAT = "TRAINSTACK_HEARTBEAT"
 LOOK_EVERY = 1.0  # seconds between two looks at whether the command hangs
 STOPPED = 5.0  # seconds after which a command that is stopped is killed
@@ -86,6 +86,11 @@ class Place:
     @property
     def waits_for(self) -> list[str]:
         return [] if self.servers and not self.name.startswith("chief") else sorted(self.peers)
+
+    @property
+    def holds_weights(self) -> bool:
+        """Whether the lead needs this task to save: workers of parameter servers hold nothing."""
+        return self.name.startswith("ps")
 
     @property
     def drain(self) -> float:
@@ -324,7 +329,7 @@ class Launcher:
     def pass_on(self, number: int, _: FrameType | None) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self.stopped = self.state.stopping = True
-            if self.place.servers and self.lead is not None:
+            if self.place.holds_weights:
                 return  # see wait_for_the_lead_to_save
             self.told = True
         if self.child is not None:
@@ -431,9 +436,9 @@ class Launcher:
                     return
 
     def wait_for_the_lead_to_save(self) -> None:
-        """Everybody may have been told to stop at once, and what the chief saves is on the servers: they stay for as long as it saves."""
+        """Everybody may have been told to stop at once, and what the chief saves is on the parameter servers: they stay for as long as it saves."""
         started = time.monotonic()
-        while self.place.servers and self.lead is not None and (answer := self.hear_lead()):
+        while self.place.holds_weights and (answer := self.hear_lead()):
             patience = max(DEFER, self.options.grace - 2) if answer["stopping"] else DEFER
             if time.monotonic() - started > min(patience, self.options.grace - 2):
                 return
