@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from ops import rehearse
+from ops import rehearsal, rehearse
 from ops.rehearse import FOREVER, INTERVAL, MORE, Rehearsed
 from tests.conftest import Stack, alive, eventually
-from workloads.faults import KILL, STOP, SUPERVISOR, Fault, possible, schedule
+from workloads.faults import KILL, STOP, SUPERVISOR, Fault, everything, schedule
 from workloads.local import runs
 from workloads.local.plan import RUNS
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
@@ -42,16 +42,17 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def suffer(strategy: str, faults: list[Fault]) -> None:
     """One training with faults one after the other, and then its end. Being late is left to the rehearsal: a busy machine is no bug."""
     run, said = Rehearsed(strategy, "faults"), []
-    found = list(rehearse._suffer(run, faults, random.Random(1), said.append))
+    run.begin(FOREVER)
+    found = list(rehearsal.suffer(run, faults, random.Random(1), said.append))
     assert [each.problem(INTERVAL[strategy]) for each in found] == [""] * len(faults), said
-    counted = {task["name"]: task["restarts"] for task in run.status()["tasks"]}
+    counted = {task["name"]: task["restarts"] for task in runs.read_status(run.folder)["tasks"]}
     stopped = {task for fault in faults for task in fault.tasks if fault.kind == STOP} - {
         task for fault in faults for task in fault.tasks if fault.kind == KILL
     }
     assert all(counted[task] == 0 for task in stopped), "being stopped from outside is not counted"
-    run.end(run.look()["epoch"] + MORE)
+    run.end(run.look().epoch + MORE)
     assert run.accuracy() >= 0.95
-    steps = [record["step"] for record in run.records("metrics")]
+    steps = [record["step"] for record in runs.read_records(run.folder / "logs" / "metrics.jsonl")]
     assert steps == sorted(set(steps)), "no step is reported twice"
 
 
@@ -62,7 +63,7 @@ def test_a_stopped_server_and_two_tasks_killed_at_once() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", [PARAMETER_SERVER, MULTI_WORKER_MIRRORED, MIRRORED])
 def test_every_fault_is_survived(strategy: str) -> None:
-    suffer(strategy, [fault for fault in possible() if fault.strategy == strategy])
+    suffer(strategy, [fault for fault in everything() if fault.strategy == strategy])
 
 
 def test_a_damaged_last_checkpoint_costs_one_interval_more(stack: Stack) -> None:
@@ -87,14 +88,14 @@ def test_a_soak() -> None:
     run.begin(FOREVER)
     came, sizes = [], []
     began, drawn = time.monotonic(), random.Random(1)
-    faults = [fault for fault in schedule(200, 1)[PARAMETER_SERVER] if fault.tasks != (SUPERVISOR,)]
+    faults = [fault for fault in schedule(200, 1, everything()) if fault.strategy == PARAMETER_SERVER and fault.tasks != (SUPERVISOR,)]
     for number, fault in enumerate(faults):
         if time.monotonic() - began > SOAK:
             break
-        run.settle(drawn.uniform(1, 5))
-        came.append(run.look()["step"])
-        sizes.append([psutil.Process(run.pid(SUPERVISOR)).memory_info().rss, trainer_of(run, "chief-0").memory_info().rss])
-        assert run.survive(fault).problem(INTERVAL[PARAMETER_SERVER]) == "", fault
+        rehearsal.settle(run, drawn.uniform(1, 5))
+        came.append(run.look().step)
+        sizes.append([psutil.Process(run.incarnation(SUPERVISOR)).memory_info().rss, trainer_of(run, "chief-0").memory_info().rss])
+        assert rehearsal.survive(run, fault).problem(INTERVAL[PARAMETER_SERVER]) == "", fault
         eventually(lambda number=number: time.monotonic() - began > 60 * (number + 1), 60, "")
     assert came == sorted(set(came)), "progress strictly increases"
     settled = sizes[len(sizes) // 3 :]
@@ -103,4 +104,4 @@ def test_a_soak() -> None:
 
 
 def trainer_of(run: Rehearsed, task: str) -> psutil.Process:
-    return psutil.Process(run.pid(task)).children()[0]
+    return psutil.Process(run.incarnation(task)).children()[0]
