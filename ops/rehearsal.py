@@ -18,6 +18,7 @@ from workloads.local import runs
 from workloads.topology import Topology
 
 Say = Callable[[str], None]
+A_WHILE = 1.0, 4.0  # seconds that a training has at least, and at most, from a checkpoint to the next fault
 
 
 class HungError(OpsError):
@@ -139,7 +140,7 @@ def suffer(stage: Stage, share: Sequence[Fault], drawn: random.Random, say: Say)
     for fault in share:
         if not hung:
             try:
-                settle(stage, drawn.uniform(1, 4))
+                settle(stage, drawn.uniform(*A_WHILE))
             except HungError as error:
                 say(f"  {error}")
                 hung = True

@@ -1,7 +1,7 @@
 """`trainstack rehearse` on this machine: trainings that are killed, told to stop and stopped while they train, by a schedule drawn from a seed.
 
-For each strategy one training is started as `make up` would start it, has its share of the faults, and is then brought to its end; beside it the
-same training without faults. Everything is under runs/rehearsal, the report and the picture, too.
+For each strategy one training is started as `make up` would start it, has its share of the faults, and is then brought to its end; after it the
+same training without faults, until it learns nothing more. Everything is under runs/rehearsal, the report and the picture, too.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ CHECKPOINT_EVERY = {PARAMETER_SERVER: 10, MULTI_WORKER_MIRRORED: 4, MIRRORED: 10
 INTERVAL = {strategy: epochs * STEPS for strategy, epochs in CHECKPOINT_EVERY.items()}
 FOREVER, MORE = 1_000_000, 10  # epochs: while there are faults to come, and after the last
 HUNG = 180.0
+PLATEAU = 100  # epochs after which the digits are told apart as well as they ever are; a run without faults need not be longer
 LAST = 5  # evaluations whose mean is the final accuracy: one of 360 images alone is half a matter of luck
 
 
@@ -204,10 +205,12 @@ def rehearse(count: int, seed: int, say: Say) -> tuple[bool, dict[str, Any]]:
             under.end(epochs)
         without = Rehearsed(strategy, "reference")
         with ended(without):
-            without.begin(epochs)
+            without.begin(min(epochs, PLATEAU))
             without.wait_for_the_end()
         accuracies[strategy] = without.accuracy(), under.accuracy()
-        say(f"{strategy}: accuracy {under.accuracy():.4f} after {epochs} epochs, without faults {without.accuracy():.4f}")
+        say(
+            f"{strategy}: accuracy {under.accuracy():.4f} after {epochs} epochs, without faults {without.accuracy():.4f} after {min(epochs, PLATEAU)}"
+        )
     seconds = round(time.time() - began)
     return report(stages, survivals, INTERVAL, accuracies, RUNS / STACK, in_time=True, seed=seed, seconds=seconds)
 
