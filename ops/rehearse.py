@@ -38,7 +38,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     MULTI_WORKER_MIRRORED: {"worker": {"replicas": 2}},
     MIRRORED: {"worker": {"gpus": 2}},
 }
-CHECKPOINT_EVERY = {PARAMETER_SERVER: 10, MULTI_WORKER_MIRRORED: 4, MIRRORED: 10}
+CHECKPOINT_EVERY = {PARAMETER_SERVER: 5, MULTI_WORKER_MIRRORED: 4, MIRRORED: 10}
 INTERVAL = {strategy: epochs * STEPS for strategy, epochs in CHECKPOINT_EVERY.items()}
 FOREVER, MORE = 1_000_000, 10  # epochs: while there are faults to come, and after the last
 HUNG = 180.0
