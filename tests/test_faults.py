@@ -8,6 +8,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.training
 
 SOAK = 30 * 60.0  # seconds, with a fault in each minute of them
 MEGABYTE = 1 << 20
+LATE = 40  # seconds, in which minutes are tried: nothing in between is counted by a clock of ours
+TOGETHER = [PARAMETER_SERVER, MULTI_WORKER_MIRRORED]
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +82,38 @@ def test_a_damaged_last_checkpoint_costs_one_interval_more(stack: Stack) -> None
     assert f"resumed from {folder}/checkpoints/step-00000030" in log
     assert "20 of 50 steps to go" in log
     assert stack.task("t", "worker-0")["restarts"] == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", TOGETHER)
+def test_a_slow_worker_is_waited_for_and_not_killed(strategy: str) -> None:
+    """It is stopped for most of the time, but never for as long as one that hangs."""
+    run = Rehearsed(strategy, "faults")
+    run.begin(FOREVER)
+    rehearsal.settle(run, 1)
+    before, step, slow = run.incarnation("worker-1"), run.look().step, trainer_of(run, "worker-1")
+    for _ in range(12):
+        slow.suspend()
+        time.sleep(1.5)
+        slow.resume()
+        time.sleep(0.5)
+    assert run.look().step > step, "slowly is on"
+    rehearsal.settle(run, 1)
+    assert run.incarnation("worker-1") == before
+    assert all(task["restarts"] == 0 for task in runs.read_status(run.folder)["tasks"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", TOGETHER)
+def test_a_worker_that_comes_late_is_waited_for(stack: Stack, tmp_path: Path, strategy: str) -> None:
+    late = f"if os.environ.get('TRAINSTACK_TASK') == 'worker-1':\n    print('late', flush=True)\n    time.sleep({LATE})\n"
+    (tmp_path / "late.py").write_text(f"import os, time\nfrom trainer.programs.digits import *\n{late}")
+    settings: dict[str, Any] = {"program": str(tmp_path / "late.py"), "strategy": strategy, "worker": {"replicas": 2}}
+    settings |= {"args": {"epochs": 4, "steps_per_epoch": 10}, **({"ps": {"replicas": 1}} if strategy == PARAMETER_SERVER else {})}
+    stack.up({"t": settings})
+    stack.wait("t", "succeeded", LATE + 60)
+    assert "late\n" in (stack.folder_of("t") / "tasks" / "worker-1.log").read_text()
+    assert all(task["restarts"] == 0 for task in stack.status("t")["tasks"])
 
 
 @pytest.mark.full
