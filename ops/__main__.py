@@ -59,7 +59,9 @@ def parser() -> argparse.ArgumentParser:
     container = commands.add_parser("container", help="train in the trainer's image on this machine, in one container")
     container.add_argument("settings", type=Path, help="a settings file, such as examples/demo.yaml")
     rehearse = commands.add_parser(
-        "rehearse", help="kill and stop the tasks of small trainings on this machine, and see whether they survive it"
+        "rehearse",
+        help="kill and stop the tasks of small trainings on this machine, and see whether they survive it; with --training, or on a cluster, those of "
+        "a training that is running",
     )
     rehearse.add_argument("--faults", type=int, default=20, help="how many; default: %(default)s")
     rehearse.add_argument("--seed", type=int, default=1, help="of their order; default: %(default)s")
@@ -398,12 +400,22 @@ def recover(args: argparse.Namespace) -> int:
 
 
 def rehearse(args: argparse.Namespace) -> int:
-    from ops.rehearse import rehearse as suffer
+    from ops.local import LocalTarget
 
     if args.faults < 1:
         raise OpsError(f"{args.faults} faults are no rehearsal; write --faults 20.")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # its trainings end with it
-    fine, report = suffer(args.faults, args.seed, (lambda _: None) if args.json else lambda line: print(line, flush=True))
+    say: Callable[[str], None] = (lambda _: None) if args.json else lambda line: print(line, flush=True)
+    target = target_of(args.stack, args.config_file)
+    if isinstance(target, LocalTarget) and args.training is None:
+        from ops.rehearse import rehearse as on_this_machine
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # its trainings end with it
+        fine, report = on_this_machine(args.faults, args.seed, say)
+    else:
+        from ops.rehearse_stack import rehearse as on_the_stack
+
+        run = choose(target.runs(args.training), args.run)
+        fine, report = on_the_stack(target.stage(run), run, args.stack, args.faults, args.seed, say)
     if args.json:
         as_json(report)
     else:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ops import shell, states, storage
 from ops.connection import Cluster, Refused
@@ -26,6 +26,9 @@ from ops.states import Object
 from ops.target import Finding, OpsError, Run, Site, TaskStatus, choose, only
 from workloads.kubernetes.names import COMPONENT, NAME, of_stack
 from workloads.topology import PARAMETER_SERVER, ROLES, Topology
+
+if TYPE_CHECKING:
+    from ops.rehearse_stack import ClusterStage
 
 TENSORBOARD_PORT, REST_PORT = 6006, 8501
 PATIENCE = 180.0  # seconds for pods to save and go; they have 120
@@ -241,6 +244,11 @@ class KubernetesTarget:
         if not alive:
             raise OpsError(f"{task} of {run.training} has no pod that runs; `trainstack status` shows which do.")
         self.cluster.delete_pod(alive[-1]["metadata"]["name"])
+
+    def stage(self, run: Run) -> ClusterStage:
+        from ops.rehearse_stack import ClusterStage
+
+        return ClusterStage(self.cluster, self._record(run.training), lambda: self._look(run.training).of(run.training))
 
     def _jobs(self, training: str, components: Sequence[str]) -> list[Object]:
         names = [f"{training}-{component}" for component in components]

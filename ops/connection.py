@@ -296,6 +296,12 @@ class Cluster:
     def delete_pod(self, pod: str) -> None:
         self._raw(f"deleting {pod}", "CoreV1Api", "delete_namespaced_pod", pod, self.namespace, grace_period_seconds=0)
 
+    def evict(self, pod: str, grace: int | None = None) -> None:
+        """As a drain does it, or, with a grace of 0, a node that vanishes: Kubernetes holds neither against the pod."""
+        options = {} if grace is None else {"deleteOptions": {"gracePeriodSeconds": grace}}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": self.namespace}, **options}
+        self._raw(f"evicting {pod}", "CoreV1Api", "create_namespaced_pod_eviction", pod, self.namespace, body)
+
     # -------------------------------------------------------------------------------------------------- streams
 
     def exec(self, pod: str, container: str, command: Sequence[str], stdin: bool = False, terminal: bool = False) -> Any:

@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ops.states import last_words, meaning
 from ops.storage import newest
 from ops.target import Finding, OpsError, Run, Site, TaskStatus, choose, settings_of
 from settings import PROJECT, ROOT
 from workloads.local import runs
+
+if TYPE_CHECKING:
+    from ops.rehearse_stack import LocalStackStage
 
 
 class LocalTarget:
@@ -107,6 +110,11 @@ class LocalTarget:
 
     def kill(self, run: Run, task: str) -> None:
         runs.kill(Path(run.place), task)
+
+    def stage(self, run: Run) -> LocalStackStage:
+        from ops.rehearse_stack import LocalStackStage
+
+        return LocalStackStage(Path(run.place))
 
     def model(self, run: Run) -> str:
         return run.model

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
 from settings import PROJECT, ROOT
 from workloads import figures
+
+if TYPE_CHECKING:
+    from ops.rehearse_stack import StackStage
 
 ENDED = ("succeeded", "failed", "cancelled")
 
@@ -93,6 +96,9 @@ class Target(Protocol):
 
     def kill(self, run: Run, task: str) -> None:
         """Ends a task without warning, as a vanishing node would."""
+
+    def stage(self, run: Run) -> StackStage:
+        """The run, as a rehearsal looks at it."""
 
     def model(self, run: Run) -> str:
         """Where the newest model of a run is; empty when there is none."""

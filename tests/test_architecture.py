@@ -87,7 +87,7 @@ def test_only_settings_reads_the_configuration() -> None:
 # latter equal to the topology's (tests/test_topology.py).
 MAKERS = {
     "workloads/topology.py": {"tf_config"},
-    "trainer/cluster.py": {"from_environment"},
+    "trainer/cluster.py": {"configuration"},
     "workloads/launcher.py": {"written_out"},
 }
 

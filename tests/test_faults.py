@@ -8,15 +8,16 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from ops import rehearse
+from ops import rehearsal, rehearse
 from ops.rehearse import FOREVER, INTERVAL, MORE, Rehearsed
 from tests.conftest import Stack, alive, eventually
-from workloads.faults import KILL, STOP, SUPERVISOR, Fault, possible, schedule
+from workloads.faults import KILL, STOP, SUPERVISOR, Fault, everything, schedule
 from workloads.local import runs
 from workloads.local.plan import RUNS
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.training
 
 SOAK = 30 * 60.0  # seconds, with a fault in each minute of them
 MEGABYTE = 1 << 20
+LATE = 40  # seconds, in which minutes are tried: nothing in between is counted by a clock of ours
+TOGETHER = [PARAMETER_SERVER, MULTI_WORKER_MIRRORED]
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +45,17 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def suffer(strategy: str, faults: list[Fault]) -> None:
     """One training with faults one after the other, and then its end. Being late is left to the rehearsal: a busy machine is no bug."""
     run, said = Rehearsed(strategy, "faults"), []
-    found = list(rehearse._suffer(run, faults, random.Random(1), said.append))
+    run.begin(FOREVER)
+    found = list(rehearsal.suffer(run, faults, random.Random(1), said.append))
     assert [each.problem(INTERVAL[strategy]) for each in found] == [""] * len(faults), said
-    counted = {task["name"]: task["restarts"] for task in run.status()["tasks"]}
+    counted = {task["name"]: task["restarts"] for task in runs.read_status(run.folder)["tasks"]}
     stopped = {task for fault in faults for task in fault.tasks if fault.kind == STOP} - {
         task for fault in faults for task in fault.tasks if fault.kind == KILL
     }
     assert all(counted[task] == 0 for task in stopped), "being stopped from outside is not counted"
-    run.end(run.look()["epoch"] + MORE)
+    run.end(run.look().epoch + MORE)
     assert run.accuracy() >= 0.95
-    steps = [record["step"] for record in run.records("metrics")]
+    steps = [record["step"] for record in runs.read_records(run.folder / "logs" / "metrics.jsonl")]
     assert steps == sorted(set(steps)), "no step is reported twice"
 
 
@@ -62,7 +66,7 @@ def test_a_stopped_server_and_two_tasks_killed_at_once() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", [PARAMETER_SERVER, MULTI_WORKER_MIRRORED, MIRRORED])
 def test_every_fault_is_survived(strategy: str) -> None:
-    suffer(strategy, [fault for fault in possible() if fault.strategy == strategy])
+    suffer(strategy, [fault for fault in everything() if fault.strategy == strategy])
 
 
 def test_a_damaged_last_checkpoint_costs_one_interval_more(stack: Stack) -> None:
@@ -81,20 +85,52 @@ def test_a_damaged_last_checkpoint_costs_one_interval_more(stack: Stack) -> None
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("strategy", TOGETHER)
+def test_a_slow_worker_is_waited_for_and_not_killed(strategy: str) -> None:
+    """It is stopped for most of the time, but never for as long as one that hangs."""
+    run = Rehearsed(strategy, "faults")
+    run.begin(FOREVER)
+    rehearsal.settle(run, 1)
+    before, step, slow = run.incarnation("worker-1"), run.look().step, trainer_of(run, "worker-1")
+    for _ in range(12):
+        slow.suspend()
+        time.sleep(1.5)
+        slow.resume()
+        time.sleep(0.5)
+    assert run.look().step > step, "slowly is on"
+    rehearsal.settle(run, 1)
+    assert run.incarnation("worker-1") == before
+    assert all(task["restarts"] == 0 for task in runs.read_status(run.folder)["tasks"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", TOGETHER)
+def test_a_worker_that_comes_late_is_waited_for(stack: Stack, tmp_path: Path, strategy: str) -> None:
+    late = f"if os.environ.get('TRAINSTACK_TASK') == 'worker-1':\n    print('late', flush=True)\n    time.sleep({LATE})\n"
+    (tmp_path / "late.py").write_text(f"import os, time\nfrom trainer.programs.digits import *\n{late}")
+    settings: dict[str, Any] = {"program": str(tmp_path / "late.py"), "strategy": strategy, "worker": {"replicas": 2}}
+    settings |= {"args": {"epochs": 4, "steps_per_epoch": 10}, **({"ps": {"replicas": 1}} if strategy == PARAMETER_SERVER else {})}
+    stack.up({"t": settings})
+    stack.wait("t", "succeeded", LATE + 60)
+    assert "late\n" in (stack.folder_of("t") / "tasks" / "worker-1.log").read_text()
+    assert all(task["restarts"] == 0 for task in stack.status("t")["tasks"])
+
+
+@pytest.mark.full
 def test_a_soak() -> None:
     """Half an hour with a fault in every minute: the training comes further after each, and neither the supervisor nor the chief grows."""
     run = Rehearsed(PARAMETER_SERVER, "faults")
     run.begin(FOREVER)
     came, sizes = [], []
     began, drawn = time.monotonic(), random.Random(1)
-    faults = [fault for fault in schedule(200, 1)[PARAMETER_SERVER] if fault.tasks != (SUPERVISOR,)]
+    faults = [fault for fault in schedule(200, 1, everything()) if fault.strategy == PARAMETER_SERVER and fault.tasks != (SUPERVISOR,)]
     for number, fault in enumerate(faults):
         if time.monotonic() - began > SOAK:
             break
-        run.settle(drawn.uniform(1, 5))
-        came.append(run.look()["step"])
-        sizes.append([psutil.Process(run.pid(SUPERVISOR)).memory_info().rss, trainer_of(run, "chief-0").memory_info().rss])
-        assert run.survive(fault).problem(INTERVAL[PARAMETER_SERVER]) == "", fault
+        rehearsal.settle(run, drawn.uniform(1, 5))
+        came.append(run.look().step)
+        sizes.append([psutil.Process(run.incarnation(SUPERVISOR)).memory_info().rss, trainer_of(run, "chief-0").memory_info().rss])
+        assert rehearsal.survive(run, fault).problem(INTERVAL[PARAMETER_SERVER]) == "", fault
         eventually(lambda number=number: time.monotonic() - began > 60 * (number + 1), 60, "")
     assert came == sorted(set(came)), "progress strictly increases"
     settled = sizes[len(sizes) // 3 :]
@@ -103,4 +139,4 @@ def test_a_soak() -> None:
 
 
 def trainer_of(run: Rehearsed, task: str) -> psutil.Process:
-    return psutil.Process(run.pid(task)).children()[0]
+    return psutil.Process(run.incarnation(task)).children()[0]

@@ -51,11 +51,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def serve() -> int:
     """A server holds nothing that could be saved: it leaves when told to, and is started again."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(cluster.TRY_AGAIN))
-    from trainer import strategies
+    from trainer import server
 
+    library = server.load()
     heartbeat.begin()
     # join() blocks the main thread outside of Python, where no handler would run.
-    threading.Thread(target=strategies.serve, daemon=True).start()
+    threading.Thread(target=server.serve, args=[library], daemon=True).start()
     while True:
         signal.pause()
 

@@ -37,10 +37,15 @@ class Cluster:
         return "multi_worker_mirrored" if trains > 1 else "mirrored"
 
 
-def from_environment() -> Cluster:
-    """Without TF_CONFIG: one worker, alone."""
+def configuration() -> dict[str, Any]:
+    """What TF_CONFIG says; without it: one worker, alone."""
     text = os.environ.get("TF_CONFIG", "")
     config: dict[str, Any] = json.loads(text) if text else {"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}}
+    return config
+
+
+def from_environment() -> Cluster:
+    config = configuration()
     spec: dict[str, list[str]] = config["cluster"]
     counts = {role: len(addresses) for role, addresses in spec.items()}
     lead = (spec.get("chief") or spec.get("worker") or [""])[0]

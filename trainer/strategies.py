@@ -51,10 +51,3 @@ def local_devices(count: int) -> list[str]:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     return [f"/cpu:{index}" for index in range(count)]
-
-
-def serve() -> None:
-    """A parameter server or one of its workers: does what the chief asks, and never returns by itself."""
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    server = tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc")
-    server.join()

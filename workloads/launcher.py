@@ -60,7 +60,7 @@ ASK_EVERY = 0.5  # seconds between two questions to the lead
 QUESTIONS = 200.0  # that a lead should have to answer in a second; with more tasks each asks less often
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL once the run is over
 FAREWELL = 10.0  # seconds a lead that gives up stays to tell those that are there
-DEFER = 4.0  # seconds a server that is told to stop waits for the chief to be told, too
+DEFER, DEFER_WORKER = 4.0, 1.0  # seconds a parameter server, or its worker, that is told to stop waits for the chief to be told, too
 HEARTBEAT = "TRAINSTACK_HEARTBEAT"
 LOOK_EVERY = 1.0  # seconds between two looks at whether the command hangs
 STOPPED = 5.0  # seconds after which a command that is stopped is killed
@@ -86,6 +86,13 @@ class Place:
     @property
     def waits_for(self) -> list[str]:
         return [] if self.servers and not self.name.startswith("chief") else sorted(self.peers)
+
+    @property
+    def defers(self) -> float:
+        """How long it waits, when it is told to stop, for the lead to be told, too: long where the weights are that the lead saves."""
+        if not self.servers or self.name == self.lead:
+            return 0.0
+        return DEFER if self.name.startswith("ps") else DEFER_WORKER
 
     @property
     def drain(self) -> float:
@@ -324,7 +331,7 @@ class Launcher:
     def pass_on(self, number: int, _: FrameType | None) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self.stopped = self.state.stopping = True
-            if self.place.servers and self.lead is not None:
+            if self.place.defers:
                 return  # see wait_for_the_lead_to_save
             self.told = True
         if self.child is not None:
@@ -433,8 +440,8 @@ class Launcher:
     def wait_for_the_lead_to_save(self) -> None:
         """Everybody may have been told to stop at once, and what the chief saves is on the servers: they stay for as long as it saves."""
         started = time.monotonic()
-        while self.place.servers and self.lead is not None and (answer := self.hear_lead()):
-            patience = max(DEFER, self.options.grace - 2) if answer["stopping"] else DEFER
+        while self.place.defers and (answer := self.hear_lead()):
+            patience = max(self.place.defers, self.options.grace - 2) if answer["stopping"] else self.place.defers
             if time.monotonic() - started > min(patience, self.options.grace - 2):
                 return
             time.sleep(0.1)

@@ -30,8 +30,8 @@ def counts(exit_code: int) -> bool:
 
 
 def back_off(failures: int) -> float:
-    """Seconds to wait before a task is started again, from how often it failed in a row."""
-    return float(min(30, 2 ** max(0, failures - 1)))
+    """Seconds to wait before a task is started again, from how often it failed in a row: what fails once may begin again at once."""
+    return float(min(30, 2 ** (failures - 2))) if failures > 1 else 0.0
 
 
 def why_the_run_fails(topology: Topology, strategy: str, failed: Iterable[Task]) -> str:

@@ -182,3 +182,14 @@ def test_a_worker_and_a_parameter_server_are_lost_in_the_middle(cluster: Cluster
         assert resumed[-1] < resumed[0], "and went on from a checkpoint"
         run = json.loads(stack.ops("--json", "status"))[0]
         assert (run["state"], run["evaluation"]["accuracy"] >= 0.95) == ("succeeded", True)
+
+
+def test_a_rehearsal_with_a_training_that_is_running(cluster: Cluster, tmp_path: Path) -> None:
+    """An eviction is no restart that counts: there are none here."""
+    with cluster_stack(cluster, tmp_path) as stack:
+        args = {"epochs": 100_000, "steps_per_epoch": 20, "checkpoint_every": 2}
+        stack.up({"digits": {**SERVERS, "evaluator": {"mode": "none"}, "args": args, "max_restarts": 0}})
+        stack.wait_for_line("chief", "epoch 4/", 90)
+        said = stack.ops("rehearse", "--faults", "3", "--seed", "3").splitlines()
+        assert said[-1].startswith("3 of 3 survived, at most ")
+        assert json.loads(stack.ops("--json", "status"))[0]["state"] == "running"

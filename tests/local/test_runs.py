@@ -323,11 +323,14 @@ def test_a_port_that_somebody_took_meanwhile_moves_the_run(lab: Lab) -> None:
     )
     folder = lab.run(code)
     first = int(eventually(lambda: (folder / "ports").exists() and (folder / "ports").read_text().split(), 15, "ps-0 does not run")[0])
-    os.kill(task(folder, "ps-0")["pid"], signal.SIGKILL)
+    starts_again = psutil.Process(runs.read_status(folder)["pid"])
+    starts_again.suspend()  # or it would be quicker than the thief
+    runs.kill(folder, "ps-0")
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         eventually(lambda: _bind(thief, first), 5, "the port is not free")
         thief.listen()
+        starts_again.resume()
         second = eventually(lambda: (folder / "ports").read_text().split()[1:], 20, "ps-0 does not come back")
         assert int(second[-1]) != first
         for name in ("chief-0", "worker-0", "worker-1", "ps-0"):

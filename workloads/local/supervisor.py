@@ -35,6 +35,7 @@ AFTERWARDS = 0.5  # seconds between two looks at what stays after the run
 HELPERS_RESTARTS = 3  # how often TensorBoard and the model's server are started again
 LOG_BYTES = 10_000_000  # a log is rotated above this size
 STEADY = 20.0  # seconds after which a task no longer counts as failing again and again
+LETS_GO = 5.0  # seconds in which a large process that was killed may still hold its ports, though nobody finds it any more
 LOOK_EVERY = 1.0  # seconds between two looks at whether anything hangs
 LINGER = launcher.DRAIN_EVALUATOR + 10  # seconds the others have, after the lead's success, to end by themselves
 PYTHON = str(Path(sys.executable).parent)
@@ -249,6 +250,8 @@ class Supervisor:
             if process.state == "pending" and process.popen is None and time.time() >= process.start_at:
                 port = self.ports[process.name]
                 if not (ports.is_free(port) and ports.is_free(port + 1)):
+                    if time.time() < process.start_at + LETS_GO:
+                        continue
                     self.move_to_other_ports(process)
                     return
                 self.start(process)
