@@ -63,6 +63,13 @@ def parser() -> argparse.ArgumentParser:
     )
     rehearse.add_argument("--faults", type=int, default=20, help="how many; default: %(default)s")
     rehearse.add_argument("--seed", type=int, default=1, help="of their order; default: %(default)s")
+    commands.add_parser("doctor", help="before the first `up`: what is missing, and how to get it")
+    commands.add_parser("leftovers", help="after the last `destroy`: what of the stack is still there, and what of it costs money")
+    bootstrap = commands.add_parser("bootstrap", help="once for a team: a bucket for Pulumi's state, and a key for the secrets in it")
+    bootstrap.add_argument("--project", required=True, help="the project of Google Cloud to make them in")
+    bootstrap.add_argument("--region", default="us-central1", help="where; default: %(default)s")
+    bootstrap.add_argument("--bucket", help="the bucket's name; default: PROJECT-trainstack-state")
+    bootstrap.add_argument("--yes", action="store_true", help="do it without asking")
     commands.add_parser("demo", help="follow the run, and kill a worker on the way")
     return result
 
@@ -74,7 +81,10 @@ def main() -> int:
         "rerun": rerun, "models": models, "predict": predict, "demo": demo, "explain": explain, "tensorboard": tensorboard,
         "inspect": inspect,
     }  # fmt: skip
-    without_target: dict[str, Callable[[argparse.Namespace], int]] = {"recover": recover, "container": container, "rehearse": rehearse}
+    without_target: dict[str, Callable[[argparse.Namespace], int]] = {
+        "recover": recover, "container": container, "rehearse": rehearse, "doctor": doctor,
+        "leftovers": leftovers, "bootstrap": bootstrap,
+    }  # fmt: skip
     try:
         if args.command in without_target:
             return without_target[args.command](args)
@@ -377,6 +387,38 @@ def container(args: argparse.Namespace) -> int:
     from ops.container import train
 
     return train(args.settings, args.training)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from ops.doctor import OK, PROBLEM, examine
+
+    found = examine(args.stack, args.config_file)
+    problems = sum(finding.state == PROBLEM for finding in found)
+    unknown = sum(finding.state not in (OK, PROBLEM) for finding in found)
+    if args.json:
+        as_json([asdict(finding) for finding in found])
+        return 1 if problems else 0
+    group = ""
+    for finding in found:
+        if finding.group != group:
+            group = finding.group
+            print(f"\n{group}")
+        print(f"  {finding.state:<11}  {finding.subject}: {finding.sentence}")
+    not_checked = f", {unknown} could not be checked" if unknown else ""
+    print(f"\n{problems} problem{'' if problems == 1 else 's'}{not_checked}." if problems or unknown else "\nEverything is ready.")
+    return 1 if problems else 0
+
+
+def leftovers(args: argparse.Namespace) -> int:
+    from ops.leftovers import report
+
+    return report(args.stack, args.config_file, as_json if args.json else None)
+
+
+def bootstrap(args: argparse.Namespace) -> int:
+    from ops.bootstrap import bootstrap as make
+
+    return make(args.project, args.region, args.bucket, args.yes, as_json if args.json else None)
 
 
 if __name__ == "__main__":
