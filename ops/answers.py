@@ -28,9 +28,15 @@ QUIET = {
 # What is wrong, from what gcloud prints. The first that matches says it.
 LOGIN, DISABLED, DENIED, ABSENT, NETWORK = "login", "disabled", "denied", "absent", "network"
 SIGNS = (
-    (LOGIN, r"active account|auth login|Reauthentication|invalid_grant|refreshing .*tokens|credentials were not found|UNAUTHENTICATED"),
+    (
+        LOGIN,
+        r"not currently have an active account|Reauthentication|invalid_grant|refreshing .*tokens|credentials were not found|UNAUTHENTICATED",
+    ),
     (DISABLED, r"SERVICE_DISABLED|has not been used in project|it is disabled|API \[[^]]+\] not enabled"),
-    (NETWORK, r"Max retries exceeded|Failed to establish|Network is unreachable|resolve|Unable to find the server|ProxyError|timed out"),
+    (
+        NETWORK,
+        r"Max retries exceeded|Failed to establish|Network is unreachable|name resolution|NameResolution|Unable to find the server|ProxyError|timed out",
+    ),
     (ABSENT, r"NOT_FOUND|not found|\b404\b|does not exist"),
     (DENIED, r"PERMISSION_DENIED|\b403\b|does not have .*(permission|access)|Required '[^']+' permission|may not exist"),
 )
