@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ops.answers import Answer
+from ops.answers import ABSENT, DENIED, Answer
 from ops.doctor.finding import OK, PROBLEM, UNKNOWN, Finding, unanswered
 from ops.doctor.stack import Subject
 from ops.target import ROOT
@@ -22,6 +22,7 @@ GCLOUD = (470, 0, 0)  # knows the soft deletion of buckets
 TASK = 650 * 2**20  # bytes of memory that a TensorFlow process takes
 ROOM = 2**30  # bytes on disk for runs
 PACKAGES = 4 * 2**30  # bytes on disk for .venv
+KMS = "gcpkms://"
 INSTALL_GCLOUD = "install it (https://cloud.google.com/sdk/docs/install)"
 
 
@@ -36,6 +37,11 @@ def questions(subject: Subject) -> dict[str, list[str]]:
     if subject.name != "local":
         asked["login"] = [pulumi, "whoami", "--json", "--non-interactive"]
         asked["stacks"] = [pulumi, "--cwd", str(ROOT), "stack", "ls", "--json", "--non-interactive"]
+        if subject.has_secrets:  # of the answer only its success is looked at
+            of = ["--stack", subject.name, "--config-file", str(subject.file.resolve())]
+            asked["secrets"] = [pulumi, "--cwd", str(ROOT), "config", "--show-secrets", "--json", "--non-interactive", *of]
+        if subject.secrets_provider.startswith(KMS):
+            asked["key"] = ["gcloud", "kms", "keys", "describe", subject.secrets_provider.removeprefix(KMS), "--format=json"]
     if subject.target == "gke":
         asked["gcloud"] = ["gcloud", "version", "--format=json"]
         asked["plugin"] = ["gke-gcloud-auth-plugin", "--version"]
@@ -188,13 +194,28 @@ def _backend(subject: Subject, answers: Mapping[str, Answer]) -> Iterator[Findin
         yield Finding(PULUMI, "stack", PROBLEM, f"there is no stack {subject.name} yet; run `pulumi stack init {subject.name}{key}`.")
     else:
         yield Finding(PULUMI, "stack", OK, f"{subject.name}, with {made(subject, answers)} resources")
-    if own:
-        yield _secrets(subject)
+    if own or subject.has_secrets or subject.secrets_provider:
+        yield _secrets(subject, answers, own)
 
 
-def _secrets(subject: Subject) -> Finding:
+def _secrets(subject: Subject, answers: Mapping[str, Answer], own: bool) -> Finding:
+    """Whether what encrypts the secrets can be used. Only a secret that is there can be tried."""
+    tried = answers.get("secrets")
+    if tried and tried.fine:
+        return Finding(
+            PULUMI, "secrets", OK, f"can be read, encrypted by {subject.secrets_provider or ('a passphrase' if own else 'the backend')}"
+        )
+    if tried and "incorrect passphrase" in tried.errors:
+        return Finding(
+            PULUMI,
+            "secrets",
+            PROBLEM,
+            "the passphrase that is set is another than the one they were encrypted with; set PULUMI_CONFIG_PASSPHRASE to that.",
+        )
     if subject.secrets_provider not in ("", "passphrase"):
-        return Finding(PULUMI, "secrets", OK, f"encrypted by {subject.secrets_provider}")
+        return _key(subject, answers.get("key"))
+    if not own:
+        return unanswered(PULUMI, "secrets", tried) if tried else Finding(PULUMI, "secrets", OK, "encrypted by the backend")
     file = os.environ.get("PULUMI_CONFIG_PASSPHRASE_FILE")
     if file and not Path(file).is_file():
         return Finding(PULUMI, "secrets", PROBLEM, f"PULUMI_CONFIG_PASSPHRASE_FILE names {file}, which is no file; correct it.")
@@ -207,6 +228,21 @@ def _secrets(subject: Subject) -> Finding:
         "this backend encrypts by a passphrase, and none is set; export PULUMI_CONFIG_PASSPHRASE, or make the stack with --secrets-provider=gcpkms://… "
         "(`make bootstrap` prints it).",
     )
+
+
+def _key(subject: Subject, answer: Answer | None) -> Finding:
+    key = subject.secrets_provider
+    if answer is None:
+        return Finding(PULUMI, "secrets", OK, f"encrypted by {key}")
+    if answer.data is None:
+        if answer.trouble in (ABSENT, DENIED):
+            sentence = f"{key}, which encrypts them, does not exist or your account may not see it ({answer.why}); ask its owner for the role cloudkms.cryptoKeyEncrypterDecrypter."
+            return Finding(PULUMI, "secrets", PROBLEM, sentence)
+        return unanswered(PULUMI, "secrets", answer)
+    state = (answer.data.get("primary") or {}).get("state")
+    if state != "ENABLED":
+        return Finding(PULUMI, "secrets", PROBLEM, f"{key}, which encrypts them, is {state}; `make bootstrap` says how to bring it back.")
+    return Finding(PULUMI, "secrets", OK, f"encrypted by {key}")
 
 
 def made(subject: Subject, answers: Mapping[str, Answer]) -> int | None:

@@ -25,6 +25,7 @@ class Subject:
     target: str = "local"
     project: str = ""
     secrets_provider: str = ""
+    has_secrets: bool = False  # whether the file has encrypted values
     missing: tuple[str, ...] = ()  # packages
     problems: tuple[str, ...] = ()  # of the settings
     settings: Settings | None = None
@@ -43,6 +44,7 @@ def read(name: str, config_file: Path | None) -> Subject:
         "target": _line(text, f"{PROJECT}:target") or "local",
         "project": _line(text, "gcp:project"),
         "secrets_provider": _line(text, "secretsprovider"),
+        "has_secrets": bool(re.search(r"\bsecure:", text)),
     }
     if missing := tuple(package for package in NEEDED if not _installed(package)):
         return Subject(name, file, **known, missing=missing)
