@@ -392,7 +392,7 @@ def container(args: argparse.Namespace) -> int:
 def doctor(args: argparse.Namespace) -> int:
     from ops.doctor import OK, PROBLEM, examine
 
-    found = examine(args.stack, args.config_file)
+    found = examine(args.stack, args.config_file, quiet=args.json)
     problems = sum(finding.state == PROBLEM for finding in found)
     unknown = sum(finding.state not in (OK, PROBLEM) for finding in found)
     if args.json:

@@ -79,7 +79,7 @@ class Answer:
             return f"{self.command[0]} had not answered after {self.seconds:.0f} s"
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         said = next((line for line in lines if line.lower().startswith("error:")), lines[0] if lines else f"exit code {self.code}")
-        return re.sub(r"^(?i:error):\s*(\(gcloud\.[^)]*\)\s*)?", "", said).rstrip(".:")
+        return re.sub(r"^(?i:error):\s*(\(gcloud[^)]*\)\s*)?", "", said).rstrip(".:")
 
 
 def ask(
@@ -143,10 +143,12 @@ def _kill(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def counting(what: str) -> Callable[[int, int], None]:
-    """Shows on a terminal how many answers have come; elsewhere says once what is going on."""
+def counting(what: str, quiet: bool = False) -> Callable[[int, int], None]:
+    """Shows on a terminal how many answers have come; elsewhere says once what is going on. Quiet for programs, which read errors as JSON."""
 
     def told(done: int, of: int) -> None:
+        if quiet:
+            return
         if sys.stderr.isatty():
             print(f"\r{what}: {done} of {of} answers" if done < of else "\r\033[K", end="", file=sys.stderr, flush=True)
         elif not done:

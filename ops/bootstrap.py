@@ -72,7 +72,7 @@ def bootstrap(project: str, region: str, bucket: str | None, yes: bool, as_json:
 
 def _converge(place: Place, rules: str, yes: bool, say: Callable[[str], None], asks: bool) -> Iterator[Step]:
     """Looks, asks, and does what is missing, one step after the other."""
-    answers = ask(questions(place), SECONDS, counting(f"looking at {place.project}"))
+    answers = ask(questions(place), SECONDS, counting(f"looking at {place.project}", quiet=not asks))
     wanted = steps(place, answers, rules)
     if wanted and not yes:
         say("This is missing, and will be made:")
@@ -87,9 +87,9 @@ def _converge(place: Place, rules: str, yes: bool, say: Callable[[str], None], a
 
 def _agree(asks: bool) -> None:
     if not asks or not sys.stdin.isatty():
-        raise OpsError("nobody is there to ask; write --yes (`make bootstrap PROJECT=… YES=1`) to do it without asking.")
+        raise OpsError("nobody is there to ask; `python -m ops bootstrap --project=… --yes` does it without asking.")
     if input("Do it? [yes/no] ").strip().lower() not in ("y", "yes"):
-        raise OpsError("nothing was done; answer yes, or write --yes.")
+        raise OpsError("nothing was done, because the answer was not yes; run this again when it should be.")
 
 
 def _do(step: Step) -> None:

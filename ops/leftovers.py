@@ -150,7 +150,7 @@ def report(stack: str, config_file: Path | None, as_json: Callable[[object], Non
             f"stack {stack} has no gcp:project, so nobody knows where to look; write it as it was, or name the file with --config-file."
         )
     subject = Stack(Names(str(project), stack), written)
-    answers = ask(questions(subject), SECONDS, counting(f"looking through {project}"))
+    answers = ask(questions(subject), SECONDS, counting(f"looking through {project}", bool(as_json)))
     found, unseen = sweep(subject, answers)
     if as_json:
         as_json({"left": [asdict(each) for each in found], "not_looked_at": unseen})

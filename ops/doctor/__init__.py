@@ -19,15 +19,14 @@ SECONDS = 30.0  # for all answers together
 __all__ = ["OK", "PROBLEM", "UNKNOWN", "Finding", "examine"]
 
 
-def examine(name: str, config_file: Path | None = None, seconds: float = SECONDS) -> list[Finding]:
+def examine(name: str, config_file: Path | None = None, seconds: float = SECONDS, quiet: bool = False) -> list[Finding]:
     """Everything that was found, in the order in which it is best mended."""
     subject = stack.read(name, config_file)
     questions = {**machine.questions(subject), **(google.questions(subject) if subject.target == "gke" else {})}
     with ThreadPoolExecutor(max_workers=1) as beside:
         asked = beside.submit(cluster.findings, subject) if subject.target == "kubernetes" else None
-        answers = ask(
-            questions, seconds, counting(f"asking {', '.join(sorted({machine.tool(command) for command in questions.values()}))}")
-        )
+        tools = sorted({machine.tool(command) for command in questions.values()})
+        answers = ask(questions, seconds, counting(f"asking {', '.join(tools)}", quiet))
         found = [*machine.findings(subject, answers)]
         if subject.target == "gke":
             found += google.findings(subject, answers)
