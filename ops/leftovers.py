@@ -261,19 +261,19 @@ def _name(item: Item) -> str:
     return str(item.get("email") or item.get("version") or item.get("name") or "").rpartition("/")[2]
 
 
-def _place(item: Item) -> tuple[str, str]:
+def _place(kind: Kind, item: Item) -> tuple[str, str]:
     """The flag that says where a thing is, and the place; empty for what is everywhere."""
+    if kind.name == "GKE cluster":  # its `zone` may be a region
+        return "--location", str(item.get("location", ""))
     for flag in ("zone", "region"):
         if item.get(flag):
             return f"--{flag}", str(item[flag]).rpartition("/")[2]
     inside = re.search(r"/locations/([^/]+)/", str(item.get("name", "")))
-    if inside:
-        return "--location", inside[1]
-    return ("--location", str(item["location"])) if "location" in item and "storageClass" not in item else ("", "")
+    return ("--location", inside[1]) if inside else ("", "")
 
 
 def _leftover(subject: Stack, kind: Kind, item: Item) -> Leftover:
-    name, (flag, place) = _name(item), _place(item)
+    name, (flag, place) = _name(item), _place(kind, item)
     costs = kind.costs if isinstance(kind.costs, str) else kind.costs(item)
     return Leftover(kind.name, name, place, costs, _delete(subject, kind, item, name, flag, place), subject.kept(kind, name))
 
