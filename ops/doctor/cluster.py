@@ -55,6 +55,11 @@ def findings(subject: Subject) -> list[Finding]:
     return found
 
 
+def silent(seconds: float) -> Finding:
+    sentence = f"the cluster had not answered after {seconds:.0f} s; check that it is up and that this machine reaches it."
+    return Finding(GROUP, "connection", PROBLEM, sentence)
+
+
 def _version(version: str) -> Finding:
     if numbers(version)[:2] < OLDEST:
         oldest = ".".join(map(str, OLDEST))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -414,6 +415,23 @@ def test_a_context_that_is_not_there_and_a_cluster_that_is_away(tmp_path: Path, 
     (found,) = cluster.findings(on_kubernetes(tmp_path))
     assert found.state == PROBLEM
     assert "no connection to the cluster at http://127.0.0.1:9" in found.sentence
+
+
+def test_a_cluster_that_says_nothing_costs_seconds(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = on_kubernetes(tools)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # which accepts, and never answers
+        kubeconfig = {
+            "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{silent.getsockname()[1]}"}}],
+            "users": [{"name": "me", "user": {}}],
+            "contexts": [{"name": "kind", "context": {"cluster": "here", "user": "me"}}],
+            "current-context": "kind",
+        }
+        (tools / "config").write_text(yaml.safe_dump(kubeconfig))
+        monkeypatch.setenv("TRAINSTACK_KUBECONFIG", str(tools / "config"))
+        begun = time.monotonic()
+        found = examine("dev", subject.file, seconds=4)
+        assert time.monotonic() - begun < 15
+    assert of(found, "connection") == cluster.silent(4)
 
 
 def test_the_kinds_that_are_asked_for_are_those_that_are_made() -> None:
