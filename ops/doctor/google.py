@@ -191,32 +191,30 @@ def _gpus(subject: Subject, answer: Answer, region: Answer) -> Iterator[Finding]
     """Whether each kind of GPU can be had in the zones of the nodes. GKE refuses a pool of which one zone has none."""
     assert subject.settings
     settings = subject.settings
+    chosen = {*settings.cluster.node_locations, *([settings.location] if settings.location != settings.region else [])}
+    zones = sorted(chosen) or _zones(region.data or {})
     for name, label in sorted(settings.accelerators.items()):
-        if answer.data is None:
-            yield unanswered(GROUP, f"GPU {name}", answer)
+        if answer.data is None or not zones:
+            yield unanswered(GROUP, f"GPU {name}", answer if answer.data is None else region)
             continue
         having = sorted({str(each["zone"]).rpartition("/")[2] for each in answer.data if each.get("name") == label})
-        here = [zone for zone in having if zone.startswith(f"{settings.region}-")]
-        chosen = list(settings.cluster.node_locations) or ([settings.location] if settings.location != settings.region else [])
-        wanted = chosen or _zones(region.data or {})
-        without = [zone for zone in wanted if zone not in having]
-        if not without and here:
-            yield Finding(GROUP, f"GPU {name}", OK, f"in {', '.join(wanted)}")
-        elif here:
-            sentence = (
-                f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} none; write cluster.node_locations: [{', '.join(here)}]"
-            )
-            if settings.location != settings.region and settings.location in without:
-                sentence = f"{settings.location} has none; write cluster.location: {here[0]}"
-            yield Finding(GROUP, f"GPU {name}", PROBLEM, f"{sentence}, where there are.")
-        else:
-            regions = sorted({zone.rpartition("-")[0] for zone in having})
-            where = f"one of {', '.join(regions)}" if regions else "another accelerator; the project is shown no zone that has it"
-            yield Finding(
-                GROUP,
-                f"GPU {name}",
-                PROBLEM,
-                f"{settings.region} has none; write a cluster.location in {where}."
-                if regions
-                else f"{settings.region} has none; write {where}.",
-            )
+        yield Finding(GROUP, f"GPU {name}", *_had(settings.region, settings.location, zones, having))
+
+
+def _had(region: str, location: str, zones: list[str], having: list[str]) -> tuple[str, str]:
+    """How it is with a GPU that some zones have, where the nodes are in others."""
+    here, without = [zone for zone in having if zone.startswith(f"{region}-")], [zone for zone in zones if zone not in having]
+    if not without:
+        return OK, f"in {', '.join(zones)}"
+    if not here:
+        regions = sorted({zone.rpartition("-")[0] for zone in having})
+        instead = (
+            f"a cluster.location in one of {', '.join(regions)}"
+            if regions
+            else "another accelerator: no zone that the project may use has it"
+        )
+        return PROBLEM, f"{region} has none; write {instead}."
+    if location in without:
+        return PROBLEM, f"{location} has none; write cluster.location: {here[0]}, which has."
+    have = "has" if len(without) == 1 else "have"
+    return PROBLEM, f"{', '.join(without)} {have} none; write cluster.node_locations: [{', '.join(here)}]."

@@ -222,6 +222,11 @@ def test_zones_of_a_region_without_the_gpu_are_named(tmp_path: Path, ready: tupl
     found = of(google.findings(everywhere, answers), "GPU l4")
     assert found.state == PROBLEM
     assert "us-central1-f has none; write cluster.node_locations: [us-central1-a, us-central1-b, us-central1-c]" in found.sentence
+    beside = {"location": "us-central1-a", "node_locations": ["us-central1-f"]}  # of a zonal cluster, which has nodes in its own zone, too
+    found = of(google.findings(stack.read("prod", written(tmp_path, "prod", trainstack__cluster=beside)), answers), "GPU l4")
+    assert found.sentence.startswith("us-central1-f has none; write cluster.node_locations")
+    unknown = of(google.findings(everywhere, {**answers, "region": said(errors=DISABLED)}), "GPU l4")
+    assert unknown.state == UNKNOWN
     chosen = stack.read("prod", written(tmp_path, "prod"))
     assert of(google.findings(chosen, answers), "GPU l4").state == OK
 
