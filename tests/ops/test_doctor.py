@@ -31,7 +31,10 @@ NO_PERMISSION = (
     "ERROR: (gcloud.projects.describe) [person@example.com] does not have permission to access projects instance [some-project] (or it may not exist): "
     "The caller does not have permission. This command is authenticated as person@example.com which is the active account specified by the [core/account] property"
 )
-DISABLED = "ERROR: (gcloud.compute.regions.describe) Could not fetch resource:\n - Compute Engine API has not been used in project some-project before or it is disabled."
+DISABLED = (
+    "ERROR: (gcloud.compute.regions.describe) Could not fetch resource:\n - Compute Engine API has not been used in project some-project before or it is disabled. "
+    "Enable it by visiting https://console.developers.google.com/apis/api/compute.googleapis.com/overview?project=some-project then retry."
+)
 OFFLINE = "ERROR: gcloud crashed (MaxRetryError): HTTPSConnectionPool(host='oauth2.googleapis.com', port=443): Max retries exceeded with url: /token"
 NO_DEFAULT = "ERROR: (gcloud.auth.application-default.print-access-token) Your default credentials were not found."
 
@@ -176,7 +179,7 @@ SITUATIONS: list[tuple[dict[str, Answer], str, str, str]] = [
     ({"billing": said(errors=NO_PERMISSION)}, "billing", UNKNOWN, "your account may not look at it"),
     ({"services": said([{"config": {"name": "compute.googleapis.com"}}])}, "services", OK, "the first `up` enables artifactregistry, cloudresourcemanager, container"),
     ({"services": said(errors=DISABLED)}, "services", PROBLEM, "`gcloud services enable serviceusage.googleapis.com --project=some-project`"),
-    ({"region": said(errors=DISABLED)}, "location", UNKNOWN, "not enabled in the project yet, which the first `up` does"),
+    ({"region": said(errors=DISABLED)}, "location", UNKNOWN, "not enabled in the project yet; run `gcloud services enable compute.googleapis.com --project=…` and this again to see it."),
     ({"region": said(errors=DISABLED)}, "quota in us-central1", UNKNOWN, "not enabled in the project yet"),
     ({"region": said(errors="ERROR: (gcloud.compute.regions.describe) Could not fetch resource:\n - The resource 'x' was not found")}, "location", PROBLEM, "write another cluster.location"),
     ({"region": said({"zones": [".../us-central1-b"], "quotas": []})}, "location", PROBLEM, "us-central1 has no zone us-central1-a; write zones of us-central1-b"),
