@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ops.target import OpsError, Run, Target, choose, target_of
+from ops.target import ROOT, OpsError, Run, Target, choose, target_of
 
 EXIT = {"succeeded": 0, "failed": 3, "vanished": 3, "cancelled": 4}
 
@@ -91,6 +91,12 @@ def main() -> int:
         return commands[args.command](target_of(args.stack, args.config_file), args)
     except OpsError as error:
         print(json.dumps({"error": str(error)}) if args.json else f"trainstack: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if (ROOT / package).exists() or (ROOT / f"{package}.py").exists():
+            raise  # it is ours, and should be there
+        print(f"trainstack: {package} is not installed for {sys.executable}; run `make ready`, then .venv/bin/trainstack.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

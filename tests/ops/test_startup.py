@@ -71,6 +71,12 @@ def test_help_needs_no_package_at_all() -> None:
     assert not names & (HEAVY | {"yaml", "rich", "psutil"})
 
 
+def test_a_package_that_is_missing_is_one_sentence() -> None:
+    done = subprocess.run([sys.executable, "-S", "-m", "ops", "status"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == f"trainstack: yaml is not installed for {sys.executable}; run `make ready`, then .venv/bin/trainstack.\n"
+
+
 @pytest.mark.parametrize("json_only", [True, False])
 def test_status_of_a_local_stack_loads_nothing_heavy(finished: str, json_only: bool) -> None:
     settings = str(Path("Pulumi.local.yaml"))
