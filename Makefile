@@ -7,6 +7,8 @@ POLICY  ?=
 OUT     ?= rendered/$(STACK)
 PYTHON  ?= python3
 FAULTS  ?= 20
+REGION  ?= us-central1
+BUCKET  ?=
 SEED    ?= 1
 
 STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
@@ -36,17 +38,28 @@ endif
 
 # The program hands the registry a token of now; the one in the state is an hour old at most, and without it the image seems to be gone.
 FRESH       = $(if $(LOCAL),,--run-program)
+# Where nothing is installed yet, the few commands that need nothing are run by the Python that there is.
+ANY_PYTHON  = $(if $(wildcard .venv/.ready),python,$(PYTHON))
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
+# For commands that only read the settings; on the simulated cloud the copy has the project.
+WRITTEN     = --config-file $(if $(CLOUD),$(PROJECT)/Pulumi.$(STACK).yaml,$(SETTINGS))
 # A CLI that was built here cannot start a pack by itself: toolchain/install.py says how it does.
 PACK        = $(if $(POLICY),--policy-pack $(POLICY)$(if $(and $(filter policy,$(POLICY)),$(findstring -built/,$(realpath .venv/bin/pulumi))),/.venv/attached))
 
-.PHONY: help up down preview report render refresh drift recover new container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
+.PHONY: help doctor bootstrap leftovers up down preview report render refresh drift recover new container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
 	@echo "make COMMAND [STACK=local] [EXAMPLE=name] [CLOUD=simulated]"
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+doctor: $(if $(CLOUD),stack) ## before the first `make up`: what is missing, and how to get it; works with nothing installed
+	@$(SERVED) $(ANY_PYTHON) -m ops --stack $(STACK) $(WRITTEN) doctor
+
+bootstrap: ## once for a team: a bucket for Pulumi's state and a key for the secrets in it: PROJECT=my-project [REGION=us-central1] [BUCKET=name]
+	@$(if $(filter-out command,$(firstword $(origin PROJECT))),echo "Say in which project of Google Cloud: make bootstrap PROJECT=my-project" >&2; exit 1)
+	@$(SERVED) $(ANY_PYTHON) -m ops bootstrap --project $(PROJECT) --region $(REGION) $(if $(BUCKET),--bucket $(BUCKET))
 
 up: stack ## bring the stack up; on local, follow its trainings until they end
 	@$(SERVED) pulumi up $(YES) $(if $(LOCAL),--skip-preview) $(PULUMI_ARGS) $(PACK)
@@ -55,7 +68,11 @@ up: stack ## bring the stack up; on local, follow its trainings until they end
 down: stack ## end the trainings and empty the stack; says what stays
 	@stays=$$(pulumi stack output on_destroy --stack $(STACK) 2>/dev/null); \
 	$(SERVED) pulumi destroy $(YES) $(PULUMI_ARGS); code=$$?; [ -z "$$stays" ] || echo "$$stays"; exit $$code
+	@$(if $(LOCAL),,$(SERVED) sh -c 'if command -v gcloud > /dev/null; then python -m ops --stack $(STACK) $(WRITTEN) leftovers; else echo "Where there is gcloud, \`make leftovers STACK=$(STACK)\` shows whether something that costs money is left."; fi')
 	@if [ -d runs/$(STACK) ]; then echo "The runs are kept in runs/$(STACK); \`make clean\` deletes them."; fi
+
+leftovers: .venv/.ready $(if $(CLOUD),settings) ## after `make down`: what of the stack is still there, and what of it costs money
+	@$(SERVED) python -m ops --stack $(STACK) $(WRITTEN) leftovers
 
 preview: stack ## show what `make up` would change; with POLICY=policy, whether the team's rules allow it
 	@$(SERVED) pulumi preview $(or $(PACK),--diff) $(PULUMI_ARGS)

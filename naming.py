@@ -6,6 +6,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+PROJECT = "trainstack"  # in Pulumi.yaml, and before the colon of every setting
+
 
 def slug(text: str, longest: int) -> str:
     """A text as small letters, digits and '-'. What had to be changed gets a few digits of its own, so that two never become one."""

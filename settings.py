@@ -19,13 +19,15 @@ from typing import Annotated, Any, Literal, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
 
 import costs
-from infra import pools
+import naming
+from infra import pools, quotas, services
 from infra.accelerators import ACCELERATORS
+from infra.pools import Pool
 from trainer import arguments, programs
 from workloads import reach
 from workloads.topology import MIRRORED, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, Topology
 
-PROJECT = "trainstack"
+PROJECT = naming.PROJECT
 ROOT = Path(__file__).resolve().parent
 TENSORFLOW = {False: "tensorflow-cpu", True: "tensorflow[and-cuda]"}  # without and with GPUs
 ACCELERATOR_LABELS = {each.label: name for name, each in ACCELERATORS.items()}  # from GKE's label to the name that is written here
@@ -444,6 +446,26 @@ class Settings(Model):
             (training.deploy or training.data_prep or training.inspector) and not training.image for training in self.trainings.values()
         )
         return needed and self.image.reference is None
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The node pools of target gke."""
+        return pools.pools(pools.demands(self.trainings), self.cluster.min_nodes)
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The services of Google Cloud that target gke uses."""
+        return services.services(self)
+
+    @property
+    def quotas(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What its nodes need of the quotas of the region, and of those over all regions."""
+        return quotas.regional(self.pools), quotas.everywhere(self.pools)
+
+    @property
+    def accelerators(self) -> dict[str, str]:
+        """Its GPUs, by the name that is written here, with Google's."""
+        return {pool.accelerator: ACCELERATORS[pool.accelerator].label for pool in self.pools if pool.accelerator}
 
     @property
     def tensorflow(self) -> str:

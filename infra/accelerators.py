@@ -52,6 +52,7 @@ class Accelerator:
     """A kind of GPU."""
 
     label: str  # GKE's name for it: the type of a guest accelerator and the value of cloud.google.com/gke-accelerator
+    quota: str  # the name of its quota, without _GPUS
     memory: int  # GB on each GPU
     machines: Mapping[int, tuple[Machine, ...]]  # GPUs on a node → machines with so many, the smallest first
     never_on_demand: tuple[int, ...] = ()  # numbers of GPUs that can only be had as spot or flex-start
@@ -59,11 +60,12 @@ class Accelerator:
 
 
 ACCELERATORS: Mapping[str, Accelerator] = {
-    "t4": Accelerator("nvidia-tesla-t4", 16, {1: _n1(32), 2: _n1(32), 4: _n1(96)}, flex_start=False),
-    "p100": Accelerator("nvidia-tesla-p100", 16, {1: _n1(16), 2: _n1(32), 4: _n1(32)}, flex_start=False),
-    "v100": Accelerator("nvidia-tesla-v100", 16, {1: _n1(8), 2: _n1(16), 4: _n1(32), 8: _n1(96)}, flex_start=False),
+    "t4": Accelerator("nvidia-tesla-t4", "NVIDIA_T4", 16, {1: _n1(32), 2: _n1(32), 4: _n1(96)}, flex_start=False),
+    "p100": Accelerator("nvidia-tesla-p100", "NVIDIA_P100", 16, {1: _n1(16), 2: _n1(32), 4: _n1(32)}, flex_start=False),
+    "v100": Accelerator("nvidia-tesla-v100", "NVIDIA_V100", 16, {1: _n1(8), 2: _n1(16), 4: _n1(32), 8: _n1(96)}, flex_start=False),
     "l4": Accelerator(
         "nvidia-l4",
+        "NVIDIA_L4",
         24,
         {
             1: _family("g2-standard", 4, 4, 8, 12, 16, 32),
@@ -74,6 +76,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     ),
     "a100-40": Accelerator(
         "nvidia-tesla-a100",
+        "NVIDIA_A100",
         40,
         {
             **{count: (Machine(f"a2-highgpu-{count}g", 12 * count, 85 * count),) for count in (1, 2, 4, 8)},
@@ -81,15 +84,19 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         },
     ),
     "a100-80": Accelerator(
-        "nvidia-a100-80gb", 80, {count: (Machine(f"a2-ultragpu-{count}g", 12 * count, 170 * count),) for count in (1, 2, 4, 8)}
+        "nvidia-a100-80gb",
+        "NVIDIA_A100_80GB",
+        80,
+        {count: (Machine(f"a2-ultragpu-{count}g", 12 * count, 170 * count),) for count in (1, 2, 4, 8)},
     ),
     "h100": Accelerator(
         "nvidia-h100-80gb",
+        "NVIDIA_H100",
         80,
         {count: (Machine(f"a3-highgpu-{count}g", 26 * count, 234 * count),) for count in (1, 2, 4, 8)},
         never_on_demand=(1, 2, 4),
     ),
-    "h100-mega": Accelerator("nvidia-h100-mega-80gb", 80, {8: (Machine("a3-megagpu-8g", 208, 1872),)}),
+    "h100-mega": Accelerator("nvidia-h100-mega-80gb", "NVIDIA_H100_MEGA", 80, {8: (Machine("a3-megagpu-8g", 208, 1872),)}),
 }
 
 # For what needs no GPU, the smallest first. Four CPUs are the least: with fewer, what runs on every node takes a third.

@@ -9,25 +9,13 @@ from pulumi_gcp import projects
 
 from infra.component import Component
 
-ALWAYS = (
-    "artifactregistry",
-    "cloudresourcemanager",
-    "compute",
-    "container",
-    "iam",
-    "iamcredentials",
-    "logging",
-    "monitoring",
-    "storage",
-)
-
 
 class Apis(Component):
-    def __init__(self, name: str, more: Iterable[str] = (), opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(self, name: str, services: Iterable[str], opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(name, opts=opts)
         self.services = {
             service: projects.Service(f"{name}-{service}", service=f"{service}.googleapis.com", disable_on_destroy=False, opts=self.child())
-            for service in sorted({*ALWAYS, *more})
+            for service in services
         }
         self.register_outputs({})
 

@@ -40,13 +40,7 @@ class Environment:
                 f"{', '.join(filestore)}: a ReadWriteMany claim on GKE is a Filestore instance, whose smallest size is 1Ti (premium-rwx: 2.5Ti); that is what it has and costs"
             )
 
-        services = {
-            "secretmanager": bool(wanted.secrets),
-            "file": bool(filestore),
-            "containerfilesystem": wanted.cluster.image_streaming,
-            "dns": not wanted.network.existing,
-        }
-        apis = Apis("apis", [service for service, used in services.items() if used])
+        apis = Apis("apis", wanted.services)
         network = Network("network", names, wanted.region, wanted.network, apis.need("compute"))
         private = [] if wanted.network.existing else [PrivateGoogle("private-google", names, network.network, apis.need("dns"))]
         self.network_name = wanted.network.existing or names.base
@@ -68,7 +62,7 @@ class Environment:
             secret_manager=bool(wanted.secrets),
             needs=apis.need("container", "logging", "monitoring"),
         )
-        self.pools = pools.pools(pools.demands(wanted.trainings), wanted.cluster.min_nodes)
+        self.pools = wanted.pools
         node_pools = NodePools(
             "pool",
             names,

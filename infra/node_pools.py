@@ -13,7 +13,7 @@ from pulumi_gcp import container
 
 from infra.accelerators import ACCELERATORS
 from infra.component import Component
-from infra.pools import WEEK, Pool
+from infra.pools import DISK, WEEK, Pool
 from naming import Names
 
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # what a node may do is said by its account's roles, not by scopes
@@ -68,7 +68,7 @@ class NodePools(Component):
         self.register_outputs({})
 
 
-def node_config(account: pulumi.Input[str], labels: Mapping[str, str], machine_type: str, disk_size_gb: int = 100) -> dict[str, Any]:
+def node_config(account: pulumi.Input[str], labels: Mapping[str, str], machine_type: str, disk_size_gb: int = DISK) -> dict[str, Any]:
     """What every node has, of whatever pool."""
     return {
         "machine_type": machine_type,

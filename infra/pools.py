@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from settings import Role, Serving, Settings, Training
 
 CPU_POOL = "cpu"
+DISK = 100  # GB of pd-balanced that a node has
 WEEK = 7 * 24 * 3600  # seconds; a flex-start node is taken back after this long
 COMPANIONS = ("tensorboard", "serving", "data_prep")
 FILESTORE_CLASSES = (None, "standard-rwx", "premium-rwx", "zonal-rwx", "enterprise-rwx", "enterprise-multishare-rwx")

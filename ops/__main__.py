@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ops.target import OpsError, Run, Target, choose, settings_of, target_of
+from ops.target import ROOT, OpsError, Run, Target, choose, settings_of, target_of
 
 EXIT = {"succeeded": 0, "failed": 3, "vanished": 3, "cancelled": 4}
 
@@ -65,6 +65,13 @@ def parser() -> argparse.ArgumentParser:
     )
     rehearse.add_argument("--faults", type=int, default=20, help="how many; default: %(default)s")
     rehearse.add_argument("--seed", type=int, default=1, help="of their order; default: %(default)s")
+    commands.add_parser("doctor", help="before the first `up`: what is missing, and how to get it")
+    commands.add_parser("leftovers", help="after the last `destroy`: what of the stack is still there, and what of it costs money")
+    bootstrap = commands.add_parser("bootstrap", help="once for a team: a bucket for Pulumi's state, and a key for the secrets in it")
+    bootstrap.add_argument("--project", required=True, help="the project of Google Cloud to make them in")
+    bootstrap.add_argument("--region", default="us-central1", help="where; default: %(default)s")
+    bootstrap.add_argument("--bucket", help="the bucket's name; default: PROJECT-trainstack-state")
+    bootstrap.add_argument("--yes", action="store_true", help="do it without asking")
     commands.add_parser("demo", help="follow the run, and kill a worker on the way")
     commands.add_parser("cost", help="what the stack costs by the hour, and what a run has cost and will")
     report = commands.add_parser("report", help="a preview as one page of Markdown, for a pull request")
@@ -95,6 +102,7 @@ def main() -> int:
     without_target: dict[str, Callable[[argparse.Namespace], int]] = {
         "recover": recover, "container": container, "rehearse": rehearse, "cost": cost, "report": report,
         "import-tfjob": import_tfjob, "new": new,
+        "doctor": doctor, "leftovers": leftovers, "bootstrap": bootstrap,
     }  # fmt: skip
     try:
         if args.command in without_target:
@@ -102,6 +110,12 @@ def main() -> int:
         return commands[args.command](target_of(args.stack, args.config_file), args)
     except OpsError as error:
         print(json.dumps({"error": str(error)}) if args.json else f"trainstack: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if (ROOT / package).exists() or (ROOT / f"{package}.py").exists():
+            raise  # it is ours, and should be there
+        print(f"trainstack: {package} is not installed for {sys.executable}; run `make ready`, then .venv/bin/trainstack.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -499,7 +513,6 @@ def container(args: argparse.Namespace) -> int:
 
 def new(args: argparse.Namespace) -> int:
     from ops.new import new as write
-    from settings import ROOT
 
     settings, program = (path.relative_to(ROOT) for path in write(args.name, ROOT))
     if args.json:
@@ -528,6 +541,38 @@ def import_tfjob(args: argparse.Namespace) -> int:
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
     return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from ops.doctor import OK, PROBLEM, examine
+
+    found = examine(args.stack, args.config_file, quiet=args.json)
+    problems = sum(finding.state == PROBLEM for finding in found)
+    unknown = sum(finding.state not in (OK, PROBLEM) for finding in found)
+    if args.json:
+        as_json([asdict(finding) for finding in found])
+        return 1 if problems else 0
+    group = ""
+    for finding in found:
+        if finding.group != group:
+            group = finding.group
+            print(f"\n{group}")
+        print(f"  {finding.state:<11}  {finding.subject}: {finding.sentence}")
+    not_checked = f", {unknown} could not be checked" if unknown else ""
+    print(f"\n{problems} problem{'' if problems == 1 else 's'}{not_checked}." if problems or unknown else "\nEverything is ready.")
+    return 1 if problems else 0
+
+
+def leftovers(args: argparse.Namespace) -> int:
+    from ops.leftovers import report
+
+    return report(args.stack, args.config_file, as_json if args.json else None)
+
+
+def bootstrap(args: argparse.Namespace) -> int:
+    from ops.bootstrap import bootstrap as make
+
+    return make(args.project, args.region, args.bucket, args.yes, as_json if args.json else None)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
+from naming import PROJECT
 from ops.states import Object
-from ops.target import OpsError
-from settings import PROJECT, ROOT
+from ops.target import ROOT, OpsError
 from workloads.kubernetes.names import namespace_of
 
 OVERRIDE = "TRAINSTACK_KUBECONFIG"
@@ -218,6 +218,17 @@ class Cluster:
         options = {"label_selector": selector} if selector else {}
         found: list[Object] = json.loads(self._read(f"listing {kind}", interface, method, self.namespace, **options))["items"]
         return found
+
+    def version(self) -> str:
+        """The version of the cluster, as in v1.34.1."""
+        return str(json.loads(self._raw("asking for the version", "VersionApi", "get_code"))["gitVersion"])
+
+    def allows(self, verb: str, group: str, resource: str, namespaced: bool) -> bool:
+        """Whether whoever is asking may do this in the namespace, which need not be there yet."""
+        attributes = {"verb": verb, "group": group, "resource": resource, **({"namespace": self.namespace} if namespaced else {})}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+        answer = self._raw("asking what you may do", "AuthorizationV1Api", "create_self_subject_access_review", body)
+        return bool(json.loads(answer)["status"].get("allowed"))
 
     def nodes(self) -> list[Object]:
         """The nodes, or none where a person may not see them."""

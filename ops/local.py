@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from naming import PROJECT
 from ops.states import last_words, meaning
 from ops.storage import newest
-from ops.target import Finding, OpsError, Run, Site, TaskStatus, choose, settings_of
-from settings import PROJECT, ROOT
+from ops.target import ROOT, Finding, OpsError, Run, Site, TaskStatus, choose, settings_of
 from workloads.local import runs
 
 if TYPE_CHECKING:

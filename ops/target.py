@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import yaml
-
-from settings import PROJECT, ROOT
+from naming import PROJECT
 from workloads import figures
 
 if TYPE_CHECKING:
     from ops.rehearse_stack import StackStage
 
+ROOT = Path(__file__).resolve().parent.parent
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -143,15 +142,23 @@ def target_of(stack: str, config_file: Path | None = None) -> Target:
 
 
 def settings_of(stack: str, config_file: Path | None = None) -> dict[str, Any]:
-    """What is written in the settings file of a stack, unchecked."""
+    """What is written in the settings file of a stack, unchecked: whoever only looks at a run needs no more, and need not wait for more."""
+    path = file_of(stack, config_file)
+    import yaml
+
+    written: dict[str, Any] = (yaml.safe_load(path.read_text()) or {}).get("config") or {}
+    return written
+
+
+def file_of(stack: str, config_file: Path | None = None) -> Path:
+    """The settings file of a stack."""
     path = config_file or ROOT / f"Pulumi.{stack}.yaml"
     if config_file and not path.exists():
         raise OpsError(f"there is no settings file {config_file}; name one with --config-file, or leave that out for Pulumi.{stack}.yaml.")
     if not path.exists():
         known = sorted(file.name.split(".")[1] for file in ROOT.glob("Pulumi.*.yaml") if file.name.count(".") == 2)
         raise OpsError(f"there is no stack {stack!r} here; write --stack with one of {', '.join(known)}.")
-    written: dict[str, Any] = (yaml.safe_load(path.read_text()) or {}).get("config") or {}
-    return written
+    return path
 
 
 def only(trainings: Sequence[str], what: str) -> str:

@@ -4,6 +4,7 @@
     preview       `pulumi preview` of prod on the simulated cloud, beside an empty program with the same imports: time and memory
     up + destroy  of prod, beside as many resources that need nothing of each other, with the same imports
     workers       `pulumi preview` of one training on Kubernetes with 4 to 4,096 workers: objects, time, the largest object
+    commands      `trainstack --help` and `trainstack status`, beside a Python that loads what a stack and a training need
 
 Nothing here passes or fails; numbers of one machine say little about another, ratios more.
 """
@@ -249,7 +250,36 @@ def workers() -> None:
         )
 
 
+# --------------------------------------------------------------------------------------------------------- commands
+
+HEAVY = "import pulumi_gcp.compute, tensorflow"
+
+
+def commands() -> None:
+    """A training that was finished before is what `status` has to show."""
+    stack, status = "bench-commands", {"state": "succeeded", "reason": "", "started": 1.0, "ended": 2.0, "tasks": []}
+    folder = RUNS / stack / "t" / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    runs.write_whole(folder / "plan.json", plan(stack, "t", parse({"trainings": {"t": TRAINING}}).trainings["t"]))
+    runs.write_whole(folder / "status.json", status)
+    typed = {"--help": ["-m", "ops", "--help"], "status": ["-m", "ops", "--stack", stack, "--config-file", "Pulumi.local.yaml", "status"]}
+    seconds: dict[str, list[float]] = {name: [] for name in (*typed, "heavy")}
+    try:
+        for _ in range(MORE_ROUNDS):
+            for name, arguments in {**typed, "heavy": ["-c", HEAVY]}.items():
+                begun = time.monotonic()
+                subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, check=True)
+                seconds[name].append(time.monotonic() - begun)
+    finally:
+        shutil.rmtree(RUNS / stack)
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    for name in typed:
+        print(f"trainstack {name}: {middle[name]:.2f} s beside {middle['heavy']:.2f} s of imports: {middle[name] / middle['heavy']:.2f} ×")
+
+
 if __name__ == "__main__":
+    print("the commands:")
+    commands()
     print("preview of one training on Kubernetes, by its workers:")
     workers()
     print("the environment prod on the simulated cloud:")

@@ -80,6 +80,7 @@ class State:
     faults: list[Fault] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     creations: int = 0
+    others: dict[str, list[Values]] = field(default_factory=dict)
 
 
 def key(type: str, id: str, scope: str) -> str:
@@ -172,6 +173,15 @@ class Cloud:
     def put_object(self, bucket: str, name: str) -> None:
         with self.opened(write=True) as state:
             state.objects.setdefault(bucket, []).append(name)
+
+    def put_other(self, words: str, item: Values) -> None:
+        """Something that no provider made: by GKE, or by a person. `words` are those of gcloud that list it, as in `compute disks`, and the item is as gcloud shows it."""
+        with self.opened(write=True) as state:
+            state.others.setdefault(words, []).append(item)
+
+    def others(self, words: str) -> list[Values]:
+        with self.opened() as state:
+            return copy.deepcopy(state.others.get(words, []))
 
     # What a provider asks and does.
 
@@ -288,6 +298,7 @@ class Cloud:
             [Fault(**one) for one in stored["faults"]],
             stored["lost"],
             stored["creations"],
+            stored["others"],
         )
         self._version = version
 

@@ -47,9 +47,13 @@ REPOSITORY = "gcp:artifactregistry/repository:Repository"
 SECRET = "gcp:secretmanager/secret:Secret"
 SECRET_VERSION = "gcp:secretmanager/secretVersion:SecretVersion"
 ZONE = "gcp:dns/managedZone:ManagedZone"
+SECURITY_POLICY = "gcp:compute/securityPolicy:SecurityPolicy"
+KEY_RING = "gcp:kms/keyRing:KeyRing"
+CRYPTO_KEY = "gcp:kms/cryptoKey:CryptoKey"
 
 API_TITLES = {
     "artifactregistry.googleapis.com": "Artifact Registry API",
+    "cloudkms.googleapis.com": "Cloud Key Management Service (KMS) API",
     "cloudresourcemanager.googleapis.com": "Cloud Resource Manager API",
     "compute.googleapis.com": "Compute Engine API",
     "container.googleapis.com": "Kubernetes Engine API",
@@ -393,7 +397,7 @@ KINDS: dict[str, Kind] = {
         replaces=("name", "project", "network", "direction"),
         outputs=compute_outputs,
     ),
-    "gcp:compute/securityPolicy:SecurityPolicy": Kind(
+    SECURITY_POLICY: Kind(
         id="projects/{project}/global/securityPolicies/{name}",
         api="compute.googleapis.com",
         autonamed="name",
@@ -529,6 +533,13 @@ KINDS: dict[str, Kind] = {
         autonamed="name",
         replaces=("name", "project", "dnsName", "visibility"),
         outputs=zone_outputs,
+    ),
+    KEY_RING: Kind(id="projects/{project}/locations/{location}/keyRings/{name}", api="cloudkms.googleapis.com", replaces=("*",)),
+    CRYPTO_KEY: Kind(
+        id="{keyRing}/cryptoKeys/{name}",
+        parents=(Parent("keyRing", KEY_RING, "refuse"),),
+        replaces=("name", "keyRing", "purpose"),
+        outputs=lambda fields, _: {"primaries": [{"name": f"{fields['id']}/cryptoKeyVersions/1", "state": "ENABLED"}]},
     ),
     "gcp:dns/recordSet:RecordSet": Kind(
         id="projects/{project}/managedZones/{managedZone.tail}/rrsets/{name}/{type}",

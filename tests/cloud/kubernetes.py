@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
-
-import jsonschema
-import kubernetes_validate.utils as schemas
-import referencing
+from typing import TYPE_CHECKING, Any
 
 from tests.cloud import google
 from tests.cloud.kinds import Fields, Kind, Parent, Values, at
+
+if TYPE_CHECKING:  # they take their time, and the simulated gcloud, which is started anew for each command, has no use for them
+    import jsonschema
+    import referencing
 
 NAMESPACE = "kubernetes:core/v1:Namespace"
 
@@ -79,12 +79,18 @@ def changeable(name: str, inputs: Values, configuration: Mapping[str, str]) -> t
 
 @functools.cache
 def definitions() -> referencing.Registry[Any]:
+    import kubernetes_validate.utils as schemas
+    import referencing
+
     return referencing.Resource.from_contents(schemas.schema_contents(f"{SCHEMAS}/_definitions.json", "1.36")) @ referencing.Registry()
 
 
 @functools.cache
 def validator(api_version: str, name: str) -> jsonschema.Draft202012Validator | None:
     """None for a kind that Kubernetes itself does not have."""
+    import jsonschema
+    import kubernetes_validate.utils as schemas
+
     group, _, version = api_version.rpartition("/")
     file = "-".join(part for part in (name.lower(), group.partition(".")[0], version) if part)
     try:
@@ -101,8 +107,10 @@ def refuses(type: str, inputs: Values, old: Values | None) -> str:
     for field in IMMUTABLE.get(name, ()):
         if old and at(old, field) != at(inputs, field):
             return f'{name} "{at(inputs, "metadata.name")}" is invalid: {field}: Invalid value: {at(inputs, field)}: field is immutable'
+    from jsonschema.exceptions import best_match
+
     found = validator(whole["apiVersion"], whole["kind"])
-    error = jsonschema.exceptions.best_match(found.iter_errors(whole)) if found else None
+    error = best_match(found.iter_errors(whole)) if found else None
     if not error:
         return ""
     where = ".".join(str(part) for part in error.absolute_path)

@@ -96,6 +96,10 @@ class TestEverything:
         stack.up()
         assert ({pod.metadata.uid for pod in stack.pods("tensorboard")}, stack.preview()) == (before, {})
 
+    def test_the_doctor_finds_the_cluster_ready(self, stack: ClusterStack) -> None:
+        found = [each for each in json.loads(stack.ops("--json", "doctor", code=None)) if each["group"] == "the cluster"]
+        assert {each["subject"]: each["state"] for each in found} == {"connection": "ok", "version": "ok", "permissions": "ok"}
+
     def test_ops_show_it(self, stack: ClusterStack) -> None:
         tasks = {task["name"]: task["state"] for task in json.loads(stack.ops("--json", "status"))[0]["tasks"]}
         assert {tasks[name] for name in ("chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0")} == {"succeeded"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from ops import __main__ as main
 from ops import local
 from ops.local import LocalTarget
 from ops.target import Finding, OpsError, Run, Site, settings_of, target_of
-from tests.conftest import ROOT
 
 
 class Told:
@@ -44,17 +42,6 @@ def run(monkeypatch: pytest.MonkeyPatch, told: Told, *arguments: str) -> int:
     monkeypatch.setattr(main, "target_of", lambda *_: told)
     monkeypatch.setattr(sys, "argv", ["trainstack", *arguments])
     return main.main()
-
-
-def test_help_and_local_commands_do_not_load_the_cluster_client(tmp_path: Path) -> None:
-    settings = tmp_path / "Pulumi.none.yaml"
-    settings.write_text("config: {trainstack:target: local}\n")
-    for arguments in (["--help"], ["--stack", "no-such", "--config-file", str(settings), "list"]):
-        code = (
-            f"import sys; sys.argv = ['trainstack', *{arguments!r}]\nfrom ops.__main__ import main\n"
-            "try: main()\nexcept SystemExit: pass\nassert not {'kubernetes', 'tensorflow', 'numpy'} & set(sys.modules)"
-        )
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
 def test_tasks_with_one_reason_are_told_together(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

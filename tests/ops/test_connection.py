@@ -175,6 +175,19 @@ def test_the_namespace_and_the_nodes(server: Server, cluster: Cluster) -> None:
     assert cluster.nodes() == [], "whoever may not see the nodes is told less"
 
 
+def test_the_version_and_what_somebody_may_do(server: Server, cluster: Cluster) -> None:
+    server.answers["GET", "/version/"] = 200, {"gitVersion": "v1.36.3"}
+    assert cluster.version() == "v1.36.3"
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    for allowed in (True, False):
+        server.answers["POST", reviews] = 201, {"status": {"allowed": allowed}}
+        assert cluster.allows("create", "batch", "jobs", namespaced=True) == allowed
+    wanted = {"verb": "create", "group": "batch", "resource": "jobs", "namespace": "trainstack-dev"}
+    assert json.loads(server.asked[-1].body)["spec"] == {"resourceAttributes": wanted}
+    cluster.allows("create", "", "namespaces", namespaced=False)
+    assert "namespace" not in json.loads(server.asked[-1].body)["spec"]["resourceAttributes"]
+
+
 def test_a_command_in_a_pod_that_is_gone(cluster: Cluster) -> None:
     with pytest.raises(Refused, match="running ls in p failed") as caught:
         cluster.exec("p", "task", ["ls"])
