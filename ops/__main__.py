@@ -461,7 +461,7 @@ def cost(args: argparse.Namespace) -> int:
         return 0
     from rich.console import Console
 
-    from ops.watch import bill_table, spent_table
+    from ops.bills import bill_table, spent_table
 
     console = Console()
     console.print(bill_table(args.stack, bill))
