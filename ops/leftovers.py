@@ -117,7 +117,7 @@ class Stack:
         if registry.get("create", True):
             return ""
         if registry.get("domain") == "gcr.io":
-            return f"gcr.io/{self.names.project}/trainer"
+            return f"us-docker.pkg.dev/{self.names.project}/gcr.io/trainer"  # as gcloud wants it
         region = "-".join(self.location.split("-")[:2])
         return f"{region}-docker.pkg.dev/{self.names.project}/{registry.get('name')}/trainer"
 

@@ -102,6 +102,8 @@ def _settings(subject: Subject) -> Finding:
 def _pulumi(answer: Answer) -> Finding:
     locked = re.search(r"^pulumi==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     needed = numbers(locked[1]) if locked else ()
+    if answer.code is None and not answer.missing:
+        return unanswered(MACHINE, "pulumi", answer)
     if not answer.fine:
         return Finding(MACHINE, "pulumi", PROBLEM, f"{answer.why}; run `make ready`, which installs it.")
     there, version = numbers(answer.output), answer.output.strip().lstrip("v")
@@ -116,6 +118,8 @@ def _pulumi(answer: Answer) -> Finding:
 
 
 def _gcloud(answer: Answer) -> Finding:
+    if answer.code is None and not answer.missing:
+        return unanswered(MACHINE, "gcloud", answer)
     if not answer.fine:
         return Finding(MACHINE, "gcloud", PROBLEM, f"{answer.why}; {INSTALL_GCLOUD}.")
     version = str((answer.data or {}).get("Google Cloud SDK", ""))
@@ -179,10 +183,14 @@ def _backend(subject: Subject, answers: Mapping[str, Answer]) -> Iterator[Findin
     if not login.fine:
         if login.missing or login.code is None:
             yield unanswered(PULUMI, "login", login)
+        elif "PULUMI_ACCESS_TOKEN" not in login.errors:  # which it asks for where nobody has logged in to anything
+            yield Finding(
+                PULUMI, "login", PROBLEM, f"the backend cannot be used: {login.why}; mend that, or log in to another with `pulumi login`."
+            )
         else:
             sentence = "nobody is logged in to a backend for the state; run `pulumi login` with yours (`make bootstrap PROJECT=…` makes a team's, on Google Cloud)."
             yield Finding(PULUMI, "login", PROBLEM, sentence)
-        yield Finding(PULUMI, "stack", UNKNOWN, "nobody is logged in to its backend.")
+        yield Finding(PULUMI, "stack", UNKNOWN, "its backend is not at hand.")
         return
     url = str((login.data or {}).get("url", ""))
     yield Finding(PULUMI, "login", OK, f"{(login.data or {}).get('user', 'somebody')} at {url}")

@@ -347,6 +347,10 @@ def test_make_up_and_down_on_the_simulated_cloud(tmp_path: Path) -> None:
     down = make(tmp_path, "down", "STACK=staging")
     assert down.returncode == 0, down.stdout + down.stderr
     assert "data: {existing: simulated-project-staging-data}" in down.stdout, "destroy says what stays, and how to use it again"
+    assert (
+        "Nothing else is left of stack staging in simulated-project.\nKept on purpose:\n  bucket simulated-project-staging-data"
+        in down.stdout
+    )
     assert [each.id for each in Cloud(tmp_path / "cloud.json").resources()] == ["simulated-project-staging-data"]
 
 

@@ -26,6 +26,7 @@ from tests.infra.simulation import simulation
 
 COMPUTE = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}"
 ZONE, REGION, NETWORK = f"{COMPUTE}/zones/us-central1-a", f"{COMPUTE}/regions/us-central1", f"{COMPUTE}/global/networks/trainstack-dev"
+DIGEST = f"sha256:{'0' * 64}"
 OURS = {"managed-by": "trainstack", "stack": "dev"}
 OF_CLUSTER = {"goog-k8s-cluster-name": "trainstack-dev", "goog-k8s-cluster-location": "us-central1-a"}
 FOR_INGRESS = '{"kubernetes.io/ingress-name": "trainstack-dev/digits-tensorboard"}'
@@ -78,7 +79,7 @@ LEFT: dict[str, list[tuple[dict[str, Any], str]]] = {
     "image repository": [
         ({"name": f"projects/{PROJECT}/locations/us-central1/repositories/trainstack-dev", "labels": OURS, "sizeBytes": str(3 * 2**30)}, "repositories delete trainstack-dev --location=us-central1"),
     ],
-    "image": [({"package": f"gcr.io/{PROJECT}/trainer", "version": "sha256:abc", "tags": ["dev"]}, f"images delete gcr.io/{PROJECT}/trainer@sha256:abc --delete-tags")],
+    "image": [({"package": f"us-docker.pkg.dev/{PROJECT}/gcr.io/trainer", "version": DIGEST, "tags": ["dev"]}, f"/gcr.io/trainer@{DIGEST} --delete-tags")],
     "bucket": [({"name": "some-project-dev-data", "location": "US-CENTRAL1", "storageClass": "STANDARD", "labels": OURS}, "storage rm --recursive gs://some-project-dev-data")],
     "service account": [({"name": "x", "email": f"ts-dev-nodes@{PROJECT}.iam.gserviceaccount.com"}, f"service-accounts delete ts-dev-nodes@{PROJECT}.iam")],
 }  # fmt: skip
@@ -153,7 +154,7 @@ def test_what_it_costs_is_said_with_its_size() -> None:
 
 def test_images_are_looked_for_only_in_a_repository_that_stays() -> None:
     assert "image" not in questions(dev())
-    assert f"gcr.io/{PROJECT}/trainer" in questions(dev(registry=GCR))["image"]
+    assert f"us-docker.pkg.dev/{PROJECT}/gcr.io/trainer" in questions(dev(registry=GCR))["image"]
     used = questions(dev(registry={"create": False, "name": "shared"}))["image"]
     assert f"us-central1-docker.pkg.dev/{PROJECT}/shared/trainer" in used
 
