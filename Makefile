@@ -7,12 +7,13 @@ POLICY  ?=
 OUT     ?= rendered/$(STACK)
 PYTHON  ?= python3
 FAULTS  ?= 20
+PROJECT ?=
 REGION  ?= us-central1
 BUCKET  ?=
 SEED    ?= 1
 
 STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
-PROJECT  := $(STATE)/project
+COPY     := $(STATE)/project
 SETTINGS := $(if $(EXAMPLE),examples/$(EXAMPLE).yaml,Pulumi.$(STACK).yaml)
 LOCAL    := $(if $(filter local,$(STACK)),local,$(shell grep -soE '^ +trainstack:target: *local\b' $(SETTINGS) | tr -d ' '))
 
@@ -27,7 +28,7 @@ ifneq ($(LOCAL)$(CLOUD),)
 export PULUMI_BACKEND_URL := file://$(STATE)/state?metadata=skip
 export PULUMI_HOME := $(STATE)/home
 export PULUMI_CONFIG_PASSPHRASE ?= local
-CONFIG := --config-file $(PROJECT)/Pulumi.$(STACK).yaml
+CONFIG := --config-file $(COPY)/Pulumi.$(STACK).yaml
 YES    := --yes
 OWN    := $(STATE)/state/.pulumi/stacks/trainstack/$(STACK).json
 else
@@ -43,7 +44,7 @@ ANY_PYTHON  = $(if $(wildcard .venv/.ready),python,$(PYTHON))
 SERVED      = $(if $(CLOUD),python -m tests.cloud --state $(STATE)/cloud.json --)
 PULUMI_ARGS = --stack $(STACK) $(CONFIG)
 # For commands that only read the settings; on the simulated cloud the copy has the project.
-WRITTEN     = --config-file $(if $(CLOUD),$(PROJECT)/Pulumi.$(STACK).yaml,$(SETTINGS))
+WRITTEN     = --config-file $(if $(CLOUD),$(COPY)/Pulumi.$(STACK).yaml,$(SETTINGS))
 # A CLI that was built here cannot start a pack by itself: toolchain/install.py says how it does.
 PACK        = $(if $(POLICY),--policy-pack $(POLICY)$(if $(and $(filter policy,$(POLICY)),$(findstring -built/,$(realpath .venv/bin/pulumi))),/.venv/attached))
 
@@ -58,7 +59,7 @@ doctor: $(if $(CLOUD),stack) ## before the first `make up`: what is missing, and
 	@$(SERVED) $(ANY_PYTHON) -m ops --stack $(STACK) $(WRITTEN) doctor
 
 bootstrap: ## once for a team: a bucket for Pulumi's state and a key for the secrets in it: PROJECT=my-project [REGION=us-central1] [BUCKET=name]
-	@$(if $(filter-out command,$(firstword $(origin PROJECT))),echo "Say in which project of Google Cloud: make bootstrap PROJECT=my-project" >&2; exit 1)
+	@$(if $(PROJECT),,echo "Say in which project of Google Cloud: make bootstrap PROJECT=my-project" >&2; exit 1)
 	@$(SERVED) $(ANY_PYTHON) -m ops bootstrap --project $(PROJECT) --region $(REGION) $(if $(BUCKET),--bucket $(BUCKET))
 
 up: stack ## bring the stack up; on local, follow its trainings until they end
@@ -176,10 +177,10 @@ policy/.venv/.ready: policy/requirements.txt | .venv/.ready
 settings:
 	@[ -z "$(filter-out simulated,$(CLOUD))" ] || { echo "CLOUD=$(CLOUD) is not known; write CLOUD=simulated, or leave it out." >&2; exit 1; }
 	@[ -f $(SETTINGS) ] || { echo "There is no $(SETTINGS); \`ls Pulumi.*.yaml examples/\` shows what there is." >&2; exit 1; }
-	@mkdir -p $(PROJECT) $(STATE)/state && cp $(SETTINGS) $(PROJECT)/Pulumi.$(STACK).yaml && cp Pulumi.yaml $(PROJECT)/
-	@$(if $(CLOUD),grep -q 'gcp:project:' $(SETTINGS) || sed -i.bak 's/^config:/&\n  gcp:project: simulated-project/' $(PROJECT)/Pulumi.$(STACK).yaml)
+	@mkdir -p $(COPY) $(STATE)/state && cp $(SETTINGS) $(COPY)/Pulumi.$(STACK).yaml && cp Pulumi.yaml $(COPY)/
+	@$(if $(CLOUD),grep -q 'gcp:project:' $(SETTINGS) || sed -i.bak 's/^config:/&\n  gcp:project: simulated-project/' $(COPY)/Pulumi.$(STACK).yaml)
 
 # A pulumi that was killed leaves a lock, its language host, and perhaps a run that it did not write down.
 stack: ready settings $(if $(filter policy,$(POLICY)),policy/.venv/.ready)
-	@[ -z "$(OWN)" ] || [ -f "$(OWN)" ] || pulumi -C $(PROJECT) stack select --create $(STACK)
+	@[ -z "$(OWN)" ] || [ -f "$(OWN)" ] || pulumi -C $(COPY) stack select --create $(STACK)
 	@$(if $(LOCAL),! ls $(STATE)/state/.pulumi/locks/*/*/$(STACK)/*.json > /dev/null 2>&1 || python -m ops --stack $(STACK) recover)
