@@ -102,6 +102,7 @@ def _from_events(events: list[dict[str, Any]]) -> Changes:
     configuration: dict[str, str] = {}
     told: list[dict[str, Any]] = []
     errors: list[str] = []
+    done = not any((event.get("summaryEvent") or {}).get("isPreview") for event in events[-3:])  # a preview may be told as events, too
     for event in events:
         if "preludeEvent" in event:
             configuration = event["preludeEvent"].get("config") or {}
@@ -119,7 +120,7 @@ def _from_events(events: list[dict[str, Any]]) -> Changes:
             )
         elif "diagnosticEvent" in event and event["diagnosticEvent"].get("severity") == "error":
             errors.append(event["diagnosticEvent"]["message"])
-    return _changes(told, configuration, errors, done=True)
+    return _changes(told, configuration, errors, done)
 
 
 def _changes(told: list[dict[str, Any]], configuration: Mapping[str, str], errors: list[str], done: bool) -> Changes:
