@@ -19,7 +19,8 @@ PARTS = ("create-replacement", "delete-replaced", "discard-replaced", "read-repl
 SAME = ("same", "refresh", "read", "read-discard")
 STACK = "pulumi:pulumi:Stack"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"  # how Pulumi writes what it does not know yet
-HIDDEN = re.compile(r"secret|password|token|kubeconfig|privatekey|credential|trainstack/run", re.IGNORECASE)
+# Names of what may be secret, and what holds variables of the environment.
+HIDDEN = re.compile(r"secret|password|token|kubeconfig|privatekey|credential|trainstack/run|\benv\b", re.IGNORECASE)
 VARIABLE = re.compile(r"(.*\benv\[\d+\])\.value")  # of a container
 SECRET_KINDS = ("kubernetes:core/v1:Secret", "gcp:secretmanager/secretVersion:SecretVersion", "gcp:serviceaccount/key:Key")
 LONGEST = 120  # characters of a value
