@@ -19,7 +19,8 @@ PARTS = ("create-replacement", "delete-replaced", "discard-replaced", "read-repl
 SAME = ("same", "refresh", "read", "read-discard")
 STACK = "pulumi:pulumi:Stack"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"  # how Pulumi writes what it does not know yet
-HIDDEN = re.compile(r"secret|password|token|kubeconfig|privatekey|credential|trainstack/run", re.IGNORECASE)
+# Names of what may be secret, and what holds variables of the environment.
+HIDDEN = re.compile(r"secret|password|token|kubeconfig|privatekey|credential|trainstack/run|\benv\b", re.IGNORECASE)
 VARIABLE = re.compile(r"(.*\benv\[\d+\])\.value")  # of a container
 SECRET_KINDS = ("kubernetes:core/v1:Secret", "gcp:secretmanager/secretVersion:SecretVersion", "gcp:serviceaccount/key:Key")
 LONGEST = 120  # characters of a value
@@ -36,7 +37,6 @@ class Step:
     old: Inputs  # inputs before
     new: Inputs  # and after
     paths: tuple[str, ...] = ()  # what differs
-    reasons: tuple[str, ...] = ()  # what of it replaces the resource
     retained: bool = False  # it is left where it is when the stack gives it up
     unprotected: bool = False  # it was protected, and is no longer
 
@@ -92,7 +92,6 @@ def _from_preview(preview: Mapping[str, Any]) -> Changes:
             "old": step.get("oldState") or {},
             "new": step.get("newState") or {},
             "paths": list(step.get("detailedDiff") or step.get("diffReasons") or ()),
-            "reasons": step.get("replaceReasons") or (),
         }
         for step in preview.get("steps") or ()
     ]
@@ -104,6 +103,7 @@ def _from_events(events: list[dict[str, Any]]) -> Changes:
     configuration: dict[str, str] = {}
     told: list[dict[str, Any]] = []
     errors: list[str] = []
+    done = not any((event.get("summaryEvent") or {}).get("isPreview") for event in events[-3:])  # a preview may be told as events, too
     for event in events:
         if "preludeEvent" in event:
             configuration = event["preludeEvent"].get("config") or {}
@@ -117,12 +117,11 @@ def _from_events(events: list[dict[str, Any]]) -> Changes:
                     "old": metadata.get("old") or {},
                     "new": metadata.get("new") or {},
                     "paths": list(metadata.get("detailedDiff") or metadata.get("diffs") or ()),
-                    "reasons": metadata.get("keys") or (),
                 }
             )
         elif "diagnosticEvent" in event and event["diagnosticEvent"].get("severity") == "error":
             errors.append(event["diagnosticEvent"]["message"])
-    return _changes(told, configuration, errors, done=True)
+    return _changes(told, configuration, errors, done)
 
 
 def _changes(told: list[dict[str, Any]], configuration: Mapping[str, str], errors: list[str], done: bool) -> Changes:
@@ -145,7 +144,6 @@ def _step(told: Mapping[str, Any]) -> Step:
         old=old.get("inputs") or {},
         new=new.get("inputs") or {},
         paths=tuple(told["paths"]),
-        reasons=tuple(told["reasons"]),
         retained=bool((old or new).get("retainOnDelete")),
         unprotected=bool(old.get("protect")) and bool(new) and not new.get("protect"),
     )
@@ -160,13 +158,12 @@ def diff(steps: tuple[Step, ...]) -> Iterator[str]:
     for step in sorted((step for step in steps if step.changes), key=lambda each: (each.kind, each.name)):
         yield f"{signs.get(step.op, '!')} {step.op} {step.kind} {step.name}"
         for path in sorted(set(step.paths)) if step.op in ("update", "replace") else ():
-            why = " (replaces it)" if step.op == "replace" and path.split(".")[0].split("[")[0] in step.reasons else ""
             variable = VARIABLE.fullmatch(path)
             if step.kind in SECRET_KINDS or HIDDEN.search(path) or variable:
                 name = _at(step.new, f"{variable[1]}.name") if variable else None
-                yield f"      {path}: {f'{name} ' if name else ''}changed{why}"
+                yield f"      {path}: {f'{name} ' if name else ''}changed"
             else:
-                yield f"      {path}: {shown(_at(step.old, path))} → {shown(_at(step.new, path))}{why}"
+                yield f"      {path}: {shown(_at(step.old, path))} → {shown(_at(step.new, path))}"
 
 
 def shown(value: Any) -> str:

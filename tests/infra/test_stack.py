@@ -310,7 +310,19 @@ def test_the_preview_of_an_environment_is_the_golden_one(tmp_path: Path, environ
     shown = make(tmp_path, "preview", f"STACK={environment}")
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert re.search(r"\+ \d+ to create", shown.stdout)
-    for output in ("buckets", "cluster", "console", "identity", "image", "kubeconfig", "on_destroy", "readme", "registry", "trainings"):
+    for output in (
+        "buckets",
+        "cluster",
+        "console",
+        "identity",
+        "image",
+        "kubeconfig",
+        "on_destroy",
+        "readme",
+        "registry",
+        "stack_settings",
+        "trainings",
+    ):
         assert re.search(rf"^ +{output} *:", shown.stdout, re.MULTILINE), f"{output} is not among the outputs"
     with simulation(tmp_path / "again", environment) as stack:
         plan = planned(stack)

@@ -313,9 +313,18 @@ def test_a_long_list_is_cut_so_that_it_fits_into_a_comment() -> None:
 
 
 def test_values_that_look_secret_are_not_shown() -> None:
-    old = {"spec": {"env": [{"name": "A", "value": "hunter2"}], "password": "hunter3"}, "registries": [{"token": "hunter4"}]}
+    old = {
+        "spec": {"env": [{"name": "A", "value": "hunter2"}], "password": "hunter3"},
+        "registries": [{"token": "hunter4"}],
+        "plan": {"env": {"A": "hunter5"}},
+    }
     known = Step(
-        "update", "some:kind:Thing", "x", old, {"spec": {"env": []}}, ("spec", "spec.password", "registries[0].token", "spec.env[0].value")
+        "update",
+        "some:kind:Thing",
+        "x",
+        old,
+        {"spec": {"env": []}},
+        ("spec", "spec.password", "registries[0].token", "spec.env[0].value", "plan", "plan.env.A", "spec.env[0]"),
     )
     lines = "\n".join(changes.diff((known,)))
     assert "hunter" not in lines
