@@ -26,6 +26,7 @@ from workloads import faults
 from workloads.faults import KILL, STOP, TENSORBOARD, Fault
 from workloads.local import runs
 from workloads.local.plan import RUNS
+from workloads.local.supervisor import HELPERS_RESTARTS
 from workloads.topology import MIRRORED, PARAMETER_SERVER, Topology
 
 # SIGSTOP to what the launcher has started; the launcher is the first process of its container.
@@ -42,30 +43,47 @@ class StackStage(Stage, Protocol):
         """What stands beside its tasks and can be killed."""
 
     @property
-    def args(self) -> dict[str, Any]:
-        """The arguments of its program."""
+    def settings(self) -> dict[str, Any]:
+        """The training's, as they were written."""
 
-    def objection(self, share: Sequence[Fault]) -> str:
-        """Why it is better not to do this to it; empty when nothing speaks against it."""
+    def kills_left(self, task: str) -> float:
+        """How often a task may be killed before it is out of restarts."""
 
 
 def rehearse(stage: StackStage, run: Run, stack: str, count: int, seed: int, say: Say) -> tuple[bool, dict[str, Any]]:
     """Whether everything was survived, and the report."""
     share = faults.schedule(count, seed, faults.possible(stage.strategy, stage.topology, stage.beside))
-    if run.state != "running":
-        raise OpsError(
-            f"run {run.run} of {run.training} is {run.state}; a rehearsal needs one that is running: `trainstack rerun`, or another `run:`."
-        )
-    if why := stage.objection(share):
-        raise OpsError(why)
+    check(stage, run, share)
     spared = ["the supervisor", *([] if TENSORBOARD in stage.beside else ["TensorBoard, which it does not have"])]
     say(f"{stage.name}: {count} faults; spared: {', '.join(spared)}")
     began = time.time()
     survivals = list(suffer(stage, share, random.Random(seed), say))
     last = stage.look()
-    interval = math.ceil(stage.args.get("checkpoint_every", 1) * last.step / max(1, last.epoch))
+    interval = math.ceil(checkpoint_every(stage) * last.step / max(1, last.epoch))
     folder, seconds = RUNS / f"rehearsal-{stack}-{run.training}", round(time.time() - began)
     return report([stage], survivals, {stage.strategy: interval}, {}, folder, in_time=False, seed=seed, seconds=seconds)
+
+
+def check(stage: StackStage, run: Run, share: Sequence[Fault]) -> None:
+    """Says what speaks against it before anything is done."""
+    if run.state != "running":
+        raise OpsError(
+            f"run {run.run} of {run.training} is {run.state}; a rehearsal needs one that is running: `trainstack rerun`, or another `run:`."
+        )
+    if stage.settings.get("command"):
+        raise OpsError(
+            f"training {run.training} runs a command of its own, and what that prints does not say how far it is; rehearse one with a program."
+        )
+    for task, number in Counter(task for fault in share if fault.kind == KILL for task in fault.tasks).items():
+        if number > stage.kills_left(task):
+            raise OpsError(
+                f"{task} of {run.training} would be killed {number} times, and then be out of restarts; raise max_restarts and `make up`, or "
+                "write fewer --faults."
+            )
+
+
+def checkpoint_every(stage: StackStage) -> int:
+    return int((stage.settings.get("args") or {}).get("checkpoint_every", 1))
 
 
 class LocalStackStage(LocalStage):
@@ -76,20 +94,14 @@ class LocalStackStage(LocalStage):
         return [TENSORBOARD] if self.incarnation(TENSORBOARD) else []
 
     @property
-    def args(self) -> dict[str, Any]:
-        return dict(self.plan["settings"].get("args") or {})
+    def settings(self) -> dict[str, Any]:
+        return dict(self.plan["settings"])
 
-    def objection(self, share: Sequence[Fault]) -> str:
+    def kills_left(self, task: str) -> float:
         """On this machine a kill counts, whoever did it."""
-        counted = {task["name"]: task["restarts"] for task in runs.read_status(self.folder)["tasks"]}
-        kills = Counter(task for fault in share if fault.kind == KILL for task in fault.tasks if task != TENSORBOARD)
-        for task, number in kills.items():
-            if counted.get(task, 0) + number > (most := self.plan["max_restarts"]):
-                return (
-                    f"{task} would be killed {number} times, which is more than what is left of max_restarts: {most}; "
-                    "raise it and `make up`, or write fewer --faults."
-                )
-        return ""
+        counted = {each["name"]: each["restarts"] for each in runs.read_status(self.folder)["tasks"]}
+        most = HELPERS_RESTARTS if task == TENSORBOARD else self.plan["max_restarts"]
+        return float(most - counted[task])
 
 
 class ClusterStage:
@@ -122,13 +134,12 @@ class ClusterStage:
         return [TENSORBOARD] if self._pod(TENSORBOARD) else []
 
     @property
-    def args(self) -> dict[str, Any]:
-        return dict(self.record["settings"].get("args") or {})
+    def settings(self) -> dict[str, Any]:
+        return dict(self.record["settings"])
 
-    def objection(self, share: Sequence[Fault]) -> str:  # noqa: ARG002 - as every target has it
-        if self.record["settings"].get("command"):
-            return f"{self.name} runs a command of its own, and what that prints does not say how far it is; rehearse a training with a program."
-        return ""
+    def kills_left(self, task: str) -> float:  # noqa: ARG002 - as every target has it
+        """Evictions do not count."""
+        return math.inf
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -188,7 +199,7 @@ class ClusterStage:
 
     def checkpoint(self) -> int:
         """By the epochs that were completed; the last one may still be being saved."""
-        every = self.args.get("checkpoint_every", 1)
+        every = checkpoint_every(self)
         saved = [int(record["step"]) for record in self._numbers.metrics[:-1] if record["epoch"] % every == 0]
         return max([self._resumed, *saved])
 

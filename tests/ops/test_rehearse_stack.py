@@ -11,10 +11,11 @@ import pytest
 from ops import rehearsal, rehearse_stack, shell
 from ops.__main__ import main
 from ops.cluster import KubernetesTarget
-from ops.rehearse_stack import ClusterStage, LocalStackStage, is_connected, listens
+from ops.rehearse_stack import ClusterStage, LocalStackStage, check, is_connected, listens
+from ops.target import OpsError, Run
 from tests.ops.objects import Object, job, pod, service
 from tests.ops.test_cluster import Connection, Fake, lines
-from workloads.faults import KILL, STOP, TERMINATE, Fault
+from workloads.faults import KILL, STOP, TENSORBOARD, TERMINATE, Fault
 from workloads.local import runs
 from workloads.topology import PARAMETER_SERVER
 
@@ -171,8 +172,15 @@ def test_a_training_that_ends_meanwhile(monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_on_this_machine_kills_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = LocalStackStage(tmp_path)
-    stage.plan = {"max_restarts": 3, "topology": TOPOLOGY, "strategy": PARAMETER_SERVER}
-    monkeypatch.setattr(runs, "read_status", lambda _: {"tasks": [{"name": "ps-0", "restarts": 2}]})
+    stage.plan = {"max_restarts": 3, "topology": TOPOLOGY, "strategy": PARAMETER_SERVER, "settings": {}}
+    monkeypatch.setattr(
+        runs, "read_status", lambda _: {"tasks": [{"name": "ps-0", "restarts": 2}, {"name": "tensorboard", "restarts": 0}], "pid": 1}
+    )
     kill, tell = Fault(PARAMETER_SERVER, KILL, ("ps-0",)), Fault(PARAMETER_SERVER, TERMINATE, ("ps-0",))
-    assert stage.objection([kill, tell, tell, Fault(PARAMETER_SERVER, STOP, ("ps-0",))]) == ""
-    assert "ps-0 would be killed 2 times" in stage.objection([kill, kill])
+    run = Run("digits", "1", "running", "", str(tmp_path), "")
+    check(stage, run, [kill, tell, tell, Fault(PARAMETER_SERVER, STOP, ("ps-0",))])
+    with pytest.raises(OpsError, match="ps-0 of digits would be killed 2 times"):
+        check(stage, run, [kill, kill])
+    check(stage, run, [Fault(PARAMETER_SERVER, KILL, (TENSORBOARD,))] * 3)
+    with pytest.raises(OpsError, match="tensorboard of digits would be killed 4 times"):
+        check(stage, run, [Fault(PARAMETER_SERVER, KILL, (TENSORBOARD,))] * 4)
