@@ -126,7 +126,7 @@ def _from_events(events: list[dict[str, Any]]) -> Changes:
 
 def _changes(told: list[dict[str, Any]], configuration: Mapping[str, str], errors: list[str], done: bool) -> Changes:
     roots = [each for each in told if each["urn"].split("::")[2].endswith(STACK)]
-    root = roots[0] if roots else {"op": "same", "old": {}}
+    root: dict[str, Any] = roots[0] if roots else {"op": "same", "old": {}}
     name = told[0]["urn"].split("::")[0].removeprefix("urn:pulumi:") if told else ""
     steps = tuple(_step(each) for each in told if each not in roots and each["op"] not in PARTS)
     outputs = None if root["op"] == "create" else root["old"].get("outputs") or {}

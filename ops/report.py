@@ -233,7 +233,8 @@ def _money(before: Settings | None, after: Settings | None) -> Iterator[str]:
         if stack and stack.target in costs.NOWHERE:
             yield f"{costs.NOWHERE[stack.target].capitalize()}."
         return
-    running, idle = _both(was and was.running, now and now.running), _both(was and was.idle, now and now.idle)
+    running = _both(was.running if was else None, now.running if now else None)
+    idle = _both(was.idle if was else None, now.idle if now else None)
     yield f"**{running} an hour** while training{_more(was, now)} · {idle} idle"
     for unknown in dict.fromkeys(each for bill in (was, now) if bill for each in bill.running.unknown):
         yield f"no price is known for {unknown}"
@@ -318,7 +319,7 @@ def _labels(step: Step) -> tuple[Any, Any]:
 
 
 def _turned(step: Step, key: str, to: Any) -> bool:
-    return step.old.get(key) != to and step.new.get(key) == to
+    return step.old.get(key) != to and bool(step.new.get(key) == to)
 
 
 def _exposure(step: Step) -> Iterator[str]:
@@ -351,7 +352,7 @@ def _ranges(inputs: Inputs, kind: str) -> set[str]:
 
 def _open(service: Inputs) -> bool:
     spec = service.get("spec") or {}
-    return spec.get("type") == "LoadBalancer" and not spec.get("loadBalancerSourceRanges")
+    return bool(spec.get("type") == "LoadBalancer" and not spec.get("loadBalancerSourceRanges"))
 
 
 def _listed(ranges: Iterable[str]) -> str:
@@ -464,7 +465,8 @@ def _folded(changes: Changes) -> str:
     lines = list(diff(changes.steps))
     if not lines:
         return ""
-    body, left = [], MOST
+    body: list[str] = []
+    left = MOST
     for line in lines:
         left -= len(line) + 1
         if left < 0:
