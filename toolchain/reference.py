@@ -90,8 +90,8 @@ def values(found: Schema, anchors: dict[str, str]) -> str:
     if _is_duration(found):
         return "duration"
     if kind == "array":
-        inner = values(found["items"], anchors)
-        return f"list, {inner}" if inner.startswith("as in") else f"list of {inner}"
+        items = values(found["items"], anchors)
+        return f"list, {items}" if items.startswith("as in") else f"list of {items}"
     if kind == "object":
         inner = found.get("additionalProperties") or next(iter(found.get("patternProperties", {}).values()), {})
         return f"names with {values(inner, anchors)}"
