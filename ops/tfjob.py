@@ -337,8 +337,8 @@ def _tolerations(roles: Mapping[str, Pods], say: tfpods.Say) -> list[dict[str, A
 def _volumes(roles: Mapping[str, Pods], claims: Mapping[str, Document], say: tfpods.Say) -> list[dict[str, Any]]:
     where: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for role, pods in roles.items():
-        for volume in pods.volumes:
-            where.setdefault(tuple(volume.items()), []).append(role)
+        for mounted in pods.volumes:
+            where.setdefault(tuple(mounted.items()), []).append(role)
     result = []
     for items, mounting in where.items():
         volume: dict[str, Any] = dict(items)
