@@ -79,11 +79,18 @@ class Imported:
         if self.notes:
             head.append("# What has no equal here, or another one than it had there:")
         for note in self.notes:
-            head += textwrap.wrap(str(note), 140, initial_indent="#   - ", subsequent_indent="#     ", break_long_words=False)
+            head += textwrap.wrap(
+                _in_a_comment(str(note)), 140, initial_indent="#   - ", subsequent_indent="#     ", break_long_words=False
+            )
         body: str = yaml.dump(
             {"config": self.config}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True
         )
         return "\n".join(head) + "\n" + body
+
+
+def _in_a_comment(text: str) -> str:
+    """Without line breaks and control characters, which somebody's value may have, and behind which the comment would end."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 class _Dumper(yaml.SafeDumper):
