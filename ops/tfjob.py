@@ -82,9 +82,7 @@ class Imported:
             head += textwrap.wrap(
                 _in_a_comment(str(note)), 140, initial_indent="#   - ", subsequent_indent="#     ", break_long_words=False
             )
-        body: str = yaml.dump(
-            {"config": self.config}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True
-        )
+        body: str = yaml.dump({"config": self.config}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140)
         return "\n".join(head) + "\n" + body
 
 
