@@ -79,11 +79,16 @@ class Imported:
         if self.notes:
             head.append("# What has no equal here, or another one than it had there:")
         for note in self.notes:
-            head += textwrap.wrap(str(note), 140, initial_indent="#   - ", subsequent_indent="#     ", break_long_words=False)
-        body: str = yaml.dump(
-            {"config": self.config}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True
-        )
+            head += textwrap.wrap(
+                _in_a_comment(str(note)), 140, initial_indent="#   - ", subsequent_indent="#     ", break_long_words=False
+            )
+        body: str = yaml.dump({"config": self.config}, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140)
         return "\n".join(head) + "\n" + body
+
+
+def _in_a_comment(text: str) -> str:
+    """Without line breaks and control characters, which somebody's value may have, and behind which the comment would end."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -337,8 +342,8 @@ def _tolerations(roles: Mapping[str, Pods], say: tfpods.Say) -> list[dict[str, A
 def _volumes(roles: Mapping[str, Pods], claims: Mapping[str, Document], say: tfpods.Say) -> list[dict[str, Any]]:
     where: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for role, pods in roles.items():
-        for volume in pods.volumes:
-            where.setdefault(tuple(volume.items()), []).append(role)
+        for mounted in pods.volumes:
+            where.setdefault(tuple(mounted.items()), []).append(role)
     result = []
     for items, mounting in where.items():
         volume: dict[str, Any] = dict(items)

@@ -104,17 +104,10 @@ def read(title: str, spec: Document) -> Pods:
     _amounts(pods, mapping(container.get("resources"), f"{title}.resources"))
     _placement(pods, pod)
     _volumes(pods, pod, container)
-    handled = (
-        "containers",
-        "volumes",
-        "nodeSelector",
-        "tolerations",
-        "restartPolicy",
-    )  # the operator does not heed a pod's own restartPolicy
-    left_out(pod, handled, POD, pods.say)
+    # The operator does not heed a pod's own restartPolicy, and an image by digest is always the same.
+    left_out(pod, ("containers", "volumes", "nodeSelector", "tolerations", "restartPolicy"), POD, pods.say)
     handled = ("name", "image", "command", "args", "env", "ports", "resources", "volumeMounts", "workingDir")
-    nothing_to_do = ("imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")  # an image by digest is always the same
-    left_out(container, (*handled, *nothing_to_do), CONTAINER_KEYS, pods.say)
+    left_out(container, (*handled, "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"), CONTAINER_KEYS, pods.say)
     return pods
 
 
@@ -257,8 +250,8 @@ def _amounts(pods: Pods, resources: Document) -> None:
     for name in dict.fromkeys((*most, *asked)):
         value = most.get(name, asked.get(name))
         if name in GPUS:
-            if str(value).isdecimal() and int(value) > 0:
-                pods.amounts["gpus"] = int(value)
+            if str(value).isdecimal() and int(str(value)):
+                pods.amounts["gpus"] = int(str(value))
         elif name in ("cpu", "memory") and (amount := (cpus if name == "cpu" else memory)(value)) is not None:
             pods.amounts[name] = amount
             if name in asked and name in most and str(asked[name]) != str(most[name]):

@@ -90,10 +90,10 @@ def values(found: Schema, anchors: dict[str, str]) -> str:
     if _is_duration(found):
         return "duration"
     if kind == "array":
-        inner = values(found["items"], anchors)
-        return f"list, {inner}" if inner.startswith("as in") else f"list of {inner}"
+        items = values(found["items"], anchors)
+        return f"list, {items}" if items.startswith("as in") else f"list of {items}"
     if kind == "object":
-        inner = found.get("additionalProperties") or next(iter(found.get("patternProperties", {}).values()), {})
+        inner: Schema = found.get("additionalProperties") or next(iter(found.get("patternProperties", {}).values()), {})
         return f"names with {values(inner, anchors)}"
     if "examples" in found:
         return "as in " + ", ".join(f"`{example}`" for example in found["examples"])

@@ -166,6 +166,12 @@ def test_what_the_settings_refuse_is_said_in_their_words() -> None:
     assert refused.startswith("trainings.train.port: 80 is out of range")
 
 
+@pytest.mark.parametrize("strange", ["a\nconfig: {}", "a\x85b", "a\x1fb", "a\x00b", "a\u2028b"])
+def test_no_value_gets_out_of_a_comment(strange: str) -> None:
+    found = tfjob.convert([job(Worker=role({"image": strange}))], CONTEXT)
+    assert yaml.safe_load(found.text()) == {"config": found.config}
+
+
 def test_a_list_of_kubectl_is_what_is_in_it_and_what_the_server_added_is_nothing() -> None:
     kept = job(Worker=role())
     kept["metadata"] |= {"uid": "1", "resourceVersion": "2", "creationTimestamp": "now", "managedFields": [{"a": 1}]}
