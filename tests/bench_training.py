@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import functools
 import json
+import math
 import os
 import re
 import statistics
@@ -70,6 +71,10 @@ RATIOS = {
     "cats_vs_dogs": [("multi_worker_mirrored × 2", PLAIN_OF_BOTH, None)],
 }
 LONGEST_WAIT = 0.05
+WAITED, LONG_ENOUGH = (
+    9,
+    1.5,
+)  # windows in which the wait for input is measured, and their length in seconds: it is small, and the machine is uneven
 # Where overhead and not arithmetic decides: which task is looked at, and under what.
 PROFILED = {"digits": ("parameter_server × 2", "worker-0"), "mnist": ("multi_worker_mirrored × 2", "worker-0")}
 TRACED = 3.0  # seconds
@@ -206,12 +211,15 @@ def waiting(args: argparse.Namespace, program: Any) -> dict[str, float]:
     real = data.training(program, args)
     sources = {"real": iter(real), "there": iter(real.take(1).cache().repeat())}
     taken: dict[str, list[float]] = {name: [] for name in sources}
-    for number in range(WINDOWS + 2):
+    steps = args.steps_per_epoch
+    for number in range(2 + WAITED):
         for name, iterator in sources.items():
             begun = time.monotonic()
-            run(iterator, args.steps_per_epoch)
-            if number >= 2:  # by then the cache is full and everything traced
-                taken[name].append(time.monotonic() - begun)
+            run(iterator, steps)
+            taken[name].append(time.monotonic() - begun)
+        if number == 1:  # by now everything is held and traced, and it is known how many steps are long enough
+            steps *= math.ceil(LONG_ENOUGH / taken["real"][-1])
+            taken = {name: [] for name in sources}
     with_input, without = (statistics.median(taken[name]) for name in ("real", "there"))
     return {"share": max(0.0, 1 - without / with_input)}
 

@@ -82,7 +82,12 @@ def add_training_arguments(result: argparse.ArgumentParser) -> None:
     training.add_argument(
         "--cache", action=argparse.BooleanOptionalAction, default=True, help="keep the decoded training data in memory after the first pass"
     )
-    training.add_argument("--shuffle", type=programs.whole_number(), default=10_000, help="examples among which the next one is drawn")
+    training.add_argument(
+        "--shuffle",
+        type=programs.whole_number(),
+        default=10_000,
+        help="examples among which the next one is drawn; where all fit into 256 MB, that is all of them",
+    )
     training.add_argument(
         "--warmup-epochs", type=programs.number(), default=1.0, help="in which the learning rate rises to that of all replicas together"
     )
