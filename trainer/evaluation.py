@@ -57,6 +57,10 @@ def inline(model: Any, program: ModuleType, args: argparse.Namespace, workers: i
 
     `workers`: how many work for a coordinator, which deals the data out to them in pieces; 0 where there is none.
     """
-    model._pss_evaluation_shards = 2 * workers  # compile() would take it, but the program compiles
-    values: dict[str, float] = model.evaluate(data.test(program, args), verbose=0, return_dict=True)
+    test = data.test(program, args)
+    batches = int(test.cardinality())  # more pieces than these cannot be dealt out
+    model._pss_evaluation_shards = (
+        min(2 * workers, batches) if batches > 0 else 2 * workers
+    )  # compile() would take it, but the program compiles
+    values: dict[str, float] = model.evaluate(test, verbose=0, return_dict=True)
     return values

@@ -276,6 +276,50 @@ def test_a_run_that_goes_on_sees_its_data_in_another_order() -> None:
     assert begins(0) == begins(0) != begins(7) == begins(7)
 
 
+@pytest.mark.parametrize(("examples", "pieces"), [(40, 6), (5, 3), (1, 1)])
+def test_an_evaluation_has_no_more_pieces_than_there_are_batches(examples: int, pieces: int) -> None:
+    """A coordinator cannot deal out more, and the training would fail."""
+    import tensorflow as tf
+
+    from trainer import evaluation
+
+    program: Any = types.ModuleType("program")
+    program.datasets = lambda *_: (None, tf.data.Dataset.range(examples).map(lambda n: (n, n)))
+    model = types.SimpleNamespace(evaluate=lambda *_, **__: {})
+    evaluation.inline(model, program, argparse.Namespace(batch_size=2), workers=3)
+    assert model._pss_evaluation_shards == pieces
+
+
+def test_data_in_one_piece_is_drawn_whole_in_every_pass_and_in_another_order() -> None:
+    import tensorflow as tf
+
+    from trainer import data
+
+    program: Any = types.ModuleType("program")
+    program.datasets = lambda *_: (tf.data.Dataset.range(30).map(lambda n: ({"number": n}, -n)), None)
+    args = argparse.Namespace(cache=True, shuffle=1, seed=1, resumed_at=0, batch_size=10, deterministic=False)
+    assert data.in_one_piece(program, args) == 30
+    batches = list(data.training(program, args).take(6).as_numpy_iterator())
+    assert [list(inputs["number"]) for inputs, _ in batches] == [list(-labels) for _, labels in batches], "pairs stay together"
+    first, second = ([int(n) for inputs, _ in some for n in inputs["number"]] for some in (batches[:3], batches[3:]))
+    assert sorted(first) == sorted(second) == list(range(30))
+    assert first != second
+    args.cache = False
+    assert data.in_one_piece(program, args) == 0
+
+
+@pytest.mark.parametrize("shape", [(10_000_000,), (None,)], ids=["too large", "of any size"])
+def test_data_that_is_large_or_uneven_is_no_piece(shape: tuple[int | None, ...]) -> None:
+    import tensorflow as tf
+
+    from trainer import data
+
+    program: Any = types.ModuleType("program")
+    examples = tf.data.Dataset.range(30).map(lambda n: tf.ensure_shape(tf.zeros([10_000_000 + 0 * n], tf.uint8), shape))
+    program.datasets = lambda *_: (examples, None)
+    assert data.in_one_piece(program, argparse.Namespace(cache=True)) == 0
+
+
 # ------------------------------------------------------------------------------------------------- being told to stop
 
 
