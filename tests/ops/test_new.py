@@ -154,7 +154,7 @@ def test_clean_ends_every_stack_of_this_machine_and_none_of_the_cloud(name: str,
 def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from ops import __main__ as main
 
-    monkeypatch.setattr(settings, "ROOT", tmp_path)
+    monkeypatch.setattr(main, "ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", ["trainstack", "new", "mine"])
     assert main.main() == 0
     assert "`make up STACK=mine`" in capsys.readouterr().out
