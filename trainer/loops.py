@@ -15,8 +15,8 @@ from trainer.programs import Shard
 if TYPE_CHECKING:
     from trainer.training import Training
 
-# Up to so many, several steps are one piece of work under a coordinator. A step of a larger model is long enough to be one, and long to trace.
-FEW_VARIABLES = 32
+# Of a model: up to so many, several steps are one piece of work under a coordinator. A step of a larger one is long enough by itself, and long to trace.
+FEW_OPERATIONS = 100
 
 
 def run(training: Training, step: int) -> None:
@@ -129,7 +129,8 @@ class _Step:
         # In 16 bits small gradients would be lost, so the loss is scaled up before and the gradients down after.
         self.scaled = hasattr(self.model.optimizer, "get_scaled_loss")
         with training.strategy.scope():
-            self.model.compiled_metrics.build(answer(self.model, inputs), labels)
+            answers, self.operations = traced(self.model, inputs)
+            self.model.compiled_metrics.build(answers, labels)
             self.totals = _Totals(self.model.compiled_metrics)
 
     def __call__(self, batch: Any, totals: _Totals) -> None:
@@ -149,9 +150,11 @@ class _Step:
         totals.add(each + penalty, labels, predictions)  # as fit and evaluate report it
 
 
-def answer(model: Any, inputs: Any) -> Any:
-    """What the model says to such inputs, as far as its shape goes; one that is a class of its own has to be asked."""
-    return model.output if model.outputs else tf.function(model).get_concrete_function(inputs).structured_outputs
+def traced(model: Any, inputs: Any) -> tuple[Any, int]:
+    """What the model says to such inputs, as far as its shape goes, and how many operations that takes."""
+    function = tf.function(model).get_concrete_function(inputs)
+    graph = function.graph.as_graph_def()
+    return function.structured_outputs, len(graph.node) + sum(len(inner.node_def) for inner in graph.library.function)
 
 
 def executions(training: Training, step: int, size: int) -> Any:
@@ -180,7 +183,7 @@ def custom(training: Training, one: _Step, step: int) -> None:
 
 def custom_with_coordinator(training: Training, one: _Step, step: int) -> None:
     """The chief hands out pieces of work; whichever worker is free takes the next."""
-    size = training.args.steps_per_execution if len(training.model.trainable_variables) <= FEW_VARIABLES else 1
+    size = training.args.steps_per_execution if one.operations <= FEW_OPERATIONS else 1
 
     def several(count: int) -> Any:
         """Written out one after the other: for a loop in the graph, worker and servers would have to agree on every round."""

@@ -33,10 +33,10 @@ def test_what_pieces_of_work_add_up_is_what_all_steps_would() -> None:
     import tensorflow as tf
     import tf_keras as keras
 
-    from trainer.loops import _Totals, answer
+    from trainer.loops import _Totals, traced
 
     model = compiled(keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, "sigmoid")]))
-    model.compiled_metrics.build(answer(model, None), tf.TensorSpec([None, 1]))
+    model.compiled_metrics.build(traced(model, tf.TensorSpec([None, 3]))[0], tf.TensorSpec([None, 1]))
     totals = _Totals(model.compiled_metrics)
     steps = batches()
     for step in steps:
@@ -56,20 +56,21 @@ def test_what_pieces_of_work_add_up_is_what_all_steps_would() -> None:
     assert totals.report() == pytest.approx(expected), "a piece begins at nothing every time it is called"
 
 
-def test_a_model_that_is_a_class_of_its_own_is_asked_for_the_shape_of_its_answers() -> None:
+def test_a_model_is_small_or_large_by_its_operations_and_need_not_be_of_known_layers() -> None:
     import tensorflow as tf
     import tf_keras as keras
 
-    from trainer.loops import answer
+    from trainer.loops import FEW_OPERATIONS, traced
 
     class Own(keras.Model):  # type: ignore[misc]
-        def __init__(self) -> None:
+        def __init__(self, layer: Any) -> None:
             super().__init__()
-            self.dense = keras.layers.Dense(7)
+            self.layer = layer
 
         def call(self, inputs: Any) -> Any:
-            return self.dense(inputs)
+            return self.layer(inputs)
 
-    model = Own()
-    model.build((None, 3))
-    assert answer(model, tf.TensorSpec([None, 3])).shape.as_list() == [None, 7]
+    answers, operations = traced(Own(keras.layers.Dense(7)), tf.TensorSpec([None, 3]))
+    assert answers.shape.as_list() == [None, 7]
+    assert operations < FEW_OPERATIONS
+    assert traced(Own(keras.layers.GRU(7)), tf.TensorSpec([None, 5, 3]))[1] > FEW_OPERATIONS, "what a loop repeats counts, too"
