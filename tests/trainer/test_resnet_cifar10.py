@@ -192,7 +192,7 @@ def test_augmented_images_are_windows_of_the_padded_ones_or_their_mirror_images(
 def test_an_image_is_augmented_in_another_way_each_time(made: Path) -> None:
     from trainer import data
 
-    chosen = args(made, "--batch-size=1000", "--shuffle=1")
+    chosen = args(made, "--batch-size=1000", "--shuffle=1", "--no-cache")
     first, second = (images.numpy() for images, _ in data.training(resnet_cifar10, chosen).take(2))
     assert first.shape == (1000, 32, 32, 3)
     assert (first != second).any(axis=(1, 2, 3)).mean() > 0.95, "one of 162 ways comes twice now and then"
@@ -378,8 +378,8 @@ def test_it_learns_the_same_each_time_and_is_exported_for_raw_images(made: Path,
     words = [
         "--width=8",
         "--batch-size=32",
-        "--steps-per-epoch=15",
-        "--steps-per-execution=15",
+        "--steps-per-epoch=20",
+        "--steps-per-execution=20",
         "--checkpoint-every=4",
         "--learning-rate=0.05",
         "--deterministic",
