@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from types import ModuleType
 
-from trainer import arguments, cluster, heartbeat, programs
+from trainer import arguments, cluster, heartbeat, memory, programs
 
 STARTED = time.time()
 
@@ -31,13 +34,15 @@ def main(argv: list[str]) -> int:
     except Exception:  # a program that cannot be imported: its author wants to see where
         traceback.print_exc()
         return cluster.CONFIGURATION_ERROR
+    memory.keep()
     name = args.strategy or me.strategy
     if me.role in ("ps", "worker") and name == "parameter_server":
         return serve()
-    try:
-        run(args, program, me, name)
-    except Exception as error:
-        return code_of(error)
+    with temporary_files():
+        try:
+            run(args, program, me, name)
+        except Exception as error:
+            return code_of(error)
     return 0
 
 
@@ -46,6 +51,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
     first = arguments.Parser(add_help=False)
     first.add_argument("--program")
     return arguments.parser(first.parse_known_args(argv)[0].program).parse_args(argv)
+
+
+@contextlib.contextmanager
+def temporary_files() -> Iterator[None]:
+    """In a folder that goes with the task: TensorFlow writes down what it makes of functions, and would leave it."""
+    with tempfile.TemporaryDirectory(prefix="trainer-") as tempfile.tempdir:
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
 
 
 def serve() -> int:

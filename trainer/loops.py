@@ -102,19 +102,25 @@ class _Totals:
     def at_nothing(self) -> _Totals:
         """The same in variables of the function that asks for them, on the worker that runs it: there, adding is no message to a parameter server."""
         with with_metric_local_vars_scope():
-            copies = [metric.__class__.from_config(metric.get_config()) for metric in self.metrics.metrics]
-            return _Totals(type(self.metrics)(copies))
+            return _Totals(type(self.metrics)([fresh(metric) for metric in self.metrics.metrics]))
 
     def include(self, part: _Totals) -> None:
         for whole, more in zip(self.all, part.all, strict=True):
-            for variable, value in zip(whole.variables, more.variables, strict=True):
-                variable.assign_add(value)
+            if more is not whole:
+                for variable, value in zip(whole.variables, more.variables, strict=True):
+                    variable.assign_add(value)
 
     def report(self) -> dict[str, float]:
         values = {metric.name: float(metric.result()) for metric in self.all}
         for metric in self.all:
             metric.reset_state()
         return values
+
+
+def fresh(metric: Any) -> Any:
+    """Another one like it, at nothing. Of Keras' own it is known that they can be made again and that their variables are sums; not of a user's: there is one for all."""
+    kind = type(metric)
+    return kind.from_config(metric.get_config()) if kind.__module__.startswith("tf_keras.") else metric
 
 
 class _Step:
@@ -199,10 +205,16 @@ def custom_with_coordinator(training: Training, one: _Step, step: int) -> None:
 
     piece, single = several(size), several(1)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(training.strategy)
-    source = coordinator.create_per_worker_dataset(lambda: training.strategy.distribute_datasets_from_function(pipeline(training)))
-    iterator = iter(source)
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: on_worker(training)))
     for times, rest in executions(training, step, size):
         for work in [piece] * times + [single] * rest:
             coordinator.schedule(work, args=(iterator,))
         coordinator.join()
         training.end_epoch(one.totals.report())
+
+
+def on_worker(training: Training) -> Any:
+    """Batches for one worker. To its GPUs they are brought before they are asked for; without, that would only be more to do."""
+    if tf.config.list_logical_devices("GPU"):  # the coordinator's view: those of the workers
+        return training.strategy.distribute_datasets_from_function(pipeline(training))
+    return pipeline(training)(None)

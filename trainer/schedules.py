@@ -24,6 +24,11 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):  # type: ig
         self.args, self.rate, self.decay = args, rate, decay
 
     def __call__(self, step: Any) -> Any:
+        # A parameter server counts the steps. Computed elsewhere, the rate would be a message from there and one back, in every step.
+        with tf.device(getattr(step, "device", None)):
+            return self.at(step)
+
+    def at(self, step: Any) -> Any:
         args = self.args
         done = tf.maximum(tf.cast(step, tf.float32) - float(args.begun), 0.0)
         warmup = args.warmup_epochs * args.epoch_steps

@@ -56,6 +56,39 @@ def test_what_pieces_of_work_add_up_is_what_all_steps_would() -> None:
     assert totals.report() == pytest.approx(expected), "a piece begins at nothing every time it is called"
 
 
+def test_a_metric_of_a_kind_of_ones_own_is_neither_copied_nor_added_up() -> None:
+    import tensorflow as tf
+    import tf_keras as keras
+
+    from trainer.loops import _Totals
+
+    class Largest(keras.metrics.Metric):  # type: ignore[misc]
+        def __init__(self, times: float) -> None:
+            super().__init__("largest")
+            self.times, self.value = times, self.add_weight("value", initializer="zeros")
+
+        def update_state(self, labels: Any, predictions: Any, sample_weight: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+            self.value.assign(tf.maximum(self.value, self.times * tf.reduce_max(predictions)))
+
+        def result(self) -> Any:
+            return self.value
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", ["mae", Largest(times=2.0)])
+    model.compiled_metrics.build(tf.zeros((2, 1)), tf.zeros((2, 1)))
+    totals = _Totals(model.compiled_metrics)
+
+    @tf.function
+    def piece(predictions: Any) -> None:
+        part = totals.at_nothing()
+        part.add(tf.constant([1.0, 3.0]), tf.zeros((2, 1)), predictions)
+        totals.include(part)
+
+    piece(tf.constant([[3.0], [5.0]]))
+    piece(tf.constant([[1.0], [3.0]]))
+    assert totals.report() == pytest.approx({"loss": 2.0, "mae": 3.0, "largest": 10.0})
+
+
 def test_a_model_is_small_or_large_by_its_operations_and_need_not_be_of_known_layers() -> None:
     import tensorflow as tf
     import tf_keras as keras

@@ -83,6 +83,18 @@ def test_missing_data_is_a_configuration_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("loop", ["custom", "fit"])
+def test_nothing_is_left_among_the_temporary_files(tmp_path: Path, loop: str) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    places = [f"--{kind}-dir={tmp_path / kind}" for kind in ("checkpoint", "log", "model")]
+    words = ["--program=digits", "--epochs=1", "--steps-per-epoch=1", f"--loop={loop}", *places]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", *words], cwd=ROOT, env={**os.environ, "TMPDIR": str(scratch)}, capture_output=True
+    )
+    assert (done.returncode, list(scratch.iterdir())) == (0, [])
+
+
 def test_every_program_explains_its_arguments() -> None:
     for name in programs.names():
         shown = arguments.parser(name).format_help()
