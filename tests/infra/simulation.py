@@ -1,23 +1,25 @@
 """The whole program on the real engine and the simulated cloud.
 
-`Simulation` runs it inside this process (the engine's Automation API), which spares every `up` the start of an interpreter and the imports. What a person
-types is tested with the CLI in test_stack.py.
+`Simulation` runs it by the engine's Automation API, each time in a process forked from one that has loaded everything: that spares every `up` the start
+of an interpreter and the imports. Not in the tests' own process: the program has hooks, for which Pulumi starts an asyncio server of gRPC in the loop of
+every run, and a process that has seen many of them crashes now and then. What a person types is tested with the CLI in test_stack.py.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import runpy
 import subprocess
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pulumi.automation as automation
 import yaml
-from pulumi.runtime._callbacks import _CallbackServicer
 
 from tests.cloud.cloud import Cloud, Resource
 from tests.cloud.provider import serve
@@ -25,12 +27,25 @@ from tests.conftest import ROOT, own_backend
 from tests.infra.program import settings_of
 
 UP = ("up", "--yes", "--skip-preview")
-CLI = automation.PulumiCommand(root=str(ROOT / ".venv"))
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tests.infra.warm"])
 
 
 def program() -> None:
-    _CallbackServicer._servicers.clear()  # one that failed in this process has left its own behind, in a loop that is closed
     runpy.run_path(str(ROOT / "__main__.py"))
+
+
+def opened(folder: Path, name: str, env: Mapping[str, str]) -> automation.Stack:
+    project = automation.ProjectSettings("trainstack", "python", main=str(folder))
+    cli = automation.PulumiCommand(root=str(ROOT / ".venv"))
+    workspace = automation.LocalWorkspaceOptions(work_dir=str(folder), env_vars=env, project_settings=project, pulumi_command=cli)
+    return automation.create_or_select_stack(name, project_name="trainstack", program=program, opts=workspace)
+
+
+def operate(place: tuple[Path, str, Mapping[str, str]], operation: str, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """What an operation of the engine comes to, and its events."""
+    events: list[Any] = []
+    return getattr(opened(*place), operation)(on_event=events.append, **options), events
 
 
 class Simulation:
@@ -44,10 +59,8 @@ class Simulation:
             **own_backend(folder),
         }
         self.config: dict[str, Any] = settings_of(name)
-        project = automation.ProjectSettings("trainstack", "python", main=str(folder))
-        workspace = automation.LocalWorkspaceOptions(work_dir=str(folder), env_vars=self.env, project_settings=project, pulumi_command=CLI)
         self.write()
-        self.stack = automation.create_or_select_stack(name, project_name="trainstack", program=program, opts=workspace)
+        self.stack = opened(folder, name, self.env)
 
     def write(self, **changes: Any) -> None:
         """Changes settings, given by their names after `trainstack:`."""
@@ -66,22 +79,25 @@ class Simulation:
         self.config = yaml.safe_load((self.folder / f"Pulumi.{self.name}.yaml").read_text())["config"]
         self.training(credentials={"mode": "key_secret", "secret": "credential", "key": "key.json"})
 
+    def engine(self, operation: str, **options: Any) -> tuple[Any, list[Any]]:
+        """`up`, `preview` or `refresh`: what it comes to, and the engine's events."""
+        with ProcessPoolExecutor(1, FORKED) as process:
+            return process.submit(operate, (self.folder, self.name, self.env), operation, options).result()
+
     def up(self) -> dict[str, int]:
         """What `up` did, by kind of operation."""
-        return dict(self.stack.up().summary.resource_changes or {})
+        return dict(self.engine("up")[0].summary.resource_changes or {})
 
     def refused(self) -> str:
-        """What an `up` that fails says. By the CLI: a program that fails inside this process leaves something behind in it."""
+        """What an `up` that fails says. By the CLI, because that is what a person reads."""
         done = self.pulumi(*UP, check=False)
         assert done.returncode, "it did not fail"
         return done.stdout + done.stderr
 
     def preview(self) -> dict[str, list[str]]:
         """What would change: from the kind of operation to the logical names."""
-        events: list[Any] = []
-        self.stack.preview(on_event=events.append)
         found: dict[str, list[str]] = {}
-        for event in events:
+        for event in self.engine("preview")[1]:
             if event.resource_pre_event and event.resource_pre_event.metadata.op.value != "same":
                 metadata = event.resource_pre_event.metadata
                 found.setdefault(metadata.op.value, []).append(metadata.urn.rpartition("::")[2])

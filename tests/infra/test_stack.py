@@ -73,8 +73,7 @@ def test_a_preview_says_how_many_workers_more(dev: Simulation) -> None:
     """Of the pool only the maximum changes, of the workers' Job their number, of the others what they know of them."""
     dev.up()
     dev.training(worker=workers(dev, replicas=8))
-    events: list[Any] = []
-    dev.stack.preview(diff=True, on_event=events.append)
+    _, events = dev.engine("preview", diff=True)
     changed = {
         metadata.urn.rpartition("::")[2]: [re.sub(r"\[\d+\]", "", path) for path in metadata.detailed_diff]
         for event in events
@@ -192,7 +191,7 @@ def test_refresh_finds_a_pool_that_was_resized_by_hand(dev: Simulation) -> None:
     drift = dev.pulumi(*look, check=False)
     assert drift.returncode != 0
     assert "pool-gpu-l4-1-spot" in drift.stdout
-    changes = dev.stack.refresh().summary.resource_changes or {}
+    changes = dev.engine("refresh")[0].summary.resource_changes or {}
     assert changes["update"] == 1
     assert dev.preview() == {"update": ["pool-gpu-l4-1-spot"]}
     dev.up()
@@ -201,7 +200,7 @@ def test_refresh_finds_a_pool_that_was_resized_by_hand(dev: Simulation) -> None:
 
 def test_no_secret_is_in_plain_text_in_state_or_on_the_screen(dev: Simulation) -> None:
     dev.add_secrets()
-    shown = dev.stack.up(color="never").stdout
+    shown = dev.engine("up", color="never")[0].stdout
     (version,) = dev.cloud.resources(google.SECRET_VERSION)
     (key,) = dev.cloud.resources(google.KEY)
     assert version.inputs["secretData"] == "hunter2", "it has arrived where it belongs"
@@ -335,8 +334,7 @@ def test_the_preview_of_an_environment_is_the_golden_one(tmp_path: Path, environ
 
 def planned(stack: Simulation) -> str:
     """The plan as a page that can be read and compared: every resource with its inputs."""
-    events: list[Any] = []
-    stack.stack.preview(on_event=events.append)
+    _, events = stack.engine("preview")
     made = [event.resource_pre_event.metadata.new for event in events if event.resource_pre_event]
     resources = {
         f"{each.urn.rpartition('::')[2]} {each.type}": inputs(each) for each in made if each.custom and not each.type.startswith("pulumi:")
