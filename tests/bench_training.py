@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.conftest import ROOT
-from trainer import arguments, data, programs
+from trainer import arguments, data, memory, programs
 from workloads.local import ports, runs
 from workloads.topology import Topology, encode, loopback, tf_config
 
@@ -308,6 +308,7 @@ if __name__ == "__main__":
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     match sys.argv[1:]:
         case ["plain" | "waiting" as what, *words]:
+            memory.keep()  # as a task does: what is compared is the distribution, and nothing besides
             parsed = arguments.parser(words[0].removeprefix("--program=")).parse_args(words)
             print(json.dumps({"plain": plain, "waiting": waiting}[what](parsed, programs.load(parsed.program))))
         case ["traced", folder, *words]:

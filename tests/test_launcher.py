@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -442,6 +445,18 @@ def test_who_asks_has_been_told_only_when_the_answer_is_sent(monkeypatch: pytest
     assert (launcher.ask(("127.0.0.1", port), {"from": "worker-0"}) or {})["exit_code"] == 0
     eventually(lambda: "worker-0" in state.told, 5, "it has been told")
     assert told_while_writing == [False]
+
+
+def test_who_is_killed_while_asking_leaves_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    port = ports.reserve(["chief-0"], 25000, os.getpid())["chief-0"]
+    launcher.serve(launcher.State("chief-0"), ("127.0.0.1", port))
+    before = threading.active_count()
+    with socket.create_connection(("127.0.0.1", port)) as killed:
+        killed.sendall(b"GET /?from=wor")
+        eventually(lambda: threading.active_count() > before, 5, "nobody listens")
+        killed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # as the system of a lost machine would end it
+    eventually(lambda: threading.active_count() == before, 5, "it still waits for the rest of the question")
+    assert capsys.readouterr().err == ""
 
 
 def test_with_many_tasks_each_asks_less_often() -> None:

@@ -245,6 +245,10 @@ def serve(state: State, address: tuple[str, int]) -> None:
             self.wfile.write(body)
             state.note(query.get("from", ""), query.get("revision", ""), over)  # only now: who has been told may be left alone
 
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError):  # somebody was killed while asking
+                super().handle()
+
         def log_message(self, *_: object) -> None:
             """Questions come twice a second from every task; nobody wants to read that."""
 
