@@ -71,10 +71,7 @@ RATIOS = {
     "cats_vs_dogs": [("multi_worker_mirrored × 2", PLAIN_OF_BOTH, None)],
 }
 LONGEST_WAIT = 0.05
-WAITED, LONG_ENOUGH = (
-    9,
-    1.5,
-)  # windows in which the wait for input is measured, and their length in seconds: it is small, and the machine is uneven
+WAITED, LONG_ENOUGH = 9, 1.5  # windows of the wait for input, and seconds of each: it is small, and the machine is uneven
 # Where overhead and not arithmetic decides: which task is looked at, and under what.
 PROFILED = {"digits": ("parameter_server × 2", "worker-0"), "mnist": ("multi_worker_mirrored × 2", "worker-0")}
 TRACED = 3.0  # seconds
