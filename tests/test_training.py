@@ -247,6 +247,15 @@ def test_a_program_of_ones_own_trains_from_anywhere(stack: Stack) -> None:
         assert accuracy(stack.folder_of(name)) >= 0.9
 
 
+def tags(tensorboard: str) -> dict[str, Any]:
+    """The curves that TensorBoard has read so far; none while it starts."""
+    try:
+        with urllib.request.urlopen(f"{tensorboard}data/plugin/scalars/tags", timeout=10) as answer:
+            return json.load(answer)
+    except OSError:
+        return {}
+
+
 def test_prepared_data_is_trained_on_and_the_model_is_served(stack: Stack) -> None:
     """Over REST it answers what it answers when it is asked directly; `up` leaves its server alone and `destroy` ends it."""
     import numpy as np
@@ -257,7 +266,17 @@ def test_prepared_data_is_trained_on_and_the_model_is_served(stack: Stack) -> No
     place = stack.folder / "data"
     code = f"import os, shutil; os.makedirs({str(place)!r}); shutil.copy({str(digits.shipped())!r}, {str(place)!r})"
     settings = {"program": "digits", "strategy": "mirrored", "args": {"epochs": 5, "checkpoint_every": 5}}
-    stack.up({"t": {**settings, "data_dir": str(place), "data_prep": {"command": [sys.executable, "-c", code]}, "serving": {}}})
+    stack.up(
+        {
+            "t": {
+                **settings,
+                "data_dir": str(place),
+                "data_prep": {"command": [sys.executable, "-c", code]},
+                "serving": {},
+                "tensorboard": {},
+            }
+        }
+    )
     status = stack.wait("t", "succeeded", 90)
     folder, url = stack.folder_of("t"), status["serving"]
     assert stack.outputs()["t"]["serving"] == url
@@ -275,6 +294,9 @@ def test_prepared_data_is_trained_on_and_the_model_is_served(stack: Stack) -> No
     directly = model.signatures["serving_default"](image=tf.constant(images[:200]))["probabilities"].numpy()
     np.testing.assert_array_equal(answers, directly)
     assert (answers.argmax(axis=1) == labels[:200]).mean() > 0.8
+
+    shown = eventually(lambda: tags(status["tensorboard"]), 30, "TensorBoard shows nothing")
+    assert {"loss", "accuracy"} <= shown["train"].keys()
 
     server = stack.task("t", "serving")["pid"]
     assert stack.preview("t") == "same"

@@ -282,14 +282,9 @@ class Supervisor:
 
     def start_tensorboard(self) -> None:
         assert self.tensorboard is not None
-        command = [
-            "python",
-            "-m",
-            "tensorboard.main",
-            "--host=127.0.0.1",
-            f"--port={self.ports['tensorboard']}",
-            f"--logdir={self.plan['log_dir']}",
-        ]
+        where = self.plan["log_dir"]
+        module = "tensorboard.main" if "://" in where else "workloads.local.tensorboard"
+        command = ["python", "-m", module, "--host=127.0.0.1", f"--port={self.ports['tensorboard']}", f"--logdir={where}"]
         self.launch(self.tensorboard, command, {"TF_CPP_MIN_LOG_LEVEL": "3"})
         self.tensorboard.state = "running"
 
