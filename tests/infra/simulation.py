@@ -25,10 +25,11 @@ from tests.cloud.cloud import Cloud, Resource
 from tests.cloud.provider import serve
 from tests.conftest import ROOT, own_backend
 from tests.infra.program import settings_of
+from workloads import launcher
 
 UP = ("up", "--yes", "--skip-preview")
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["tests.infra.warm"])
+FORKED.set_forkserver_preload([__name__, "tests.infra.warm"])
 
 
 def program() -> None:
@@ -42,15 +43,18 @@ def opened(folder: Path, name: str, env: Mapping[str, str]) -> automation.Stack:
     return automation.create_or_select_stack(name, project_name="trainstack", program=program, opts=workspace)
 
 
-def operate(place: tuple[Path, str, Mapping[str, str]], operation: str, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+def operate(
+    place: tuple[Path, str, Mapping[str, str]], launcher_file: str, operation: str, options: Mapping[str, Any]
+) -> tuple[Any, list[Any]]:
     """What an operation of the engine comes to, and its events."""
+    launcher.__file__ = launcher_file
     events: list[Any] = []
     return getattr(opened(*place), operation)(on_event=events.append, **options), events
 
 
 class Simulation:
     def __init__(self, folder: Path, environment: Mapping[str, str], name: str = "dev") -> None:
-        self.name, self.folder = name, folder
+        self.name, self.folder, self.launcher = name, folder, str(launcher.__file__)
         self.cloud = Cloud(folder / "cloud.json")
         (folder / "state").mkdir(exist_ok=True)
         self.env = {
@@ -82,7 +86,7 @@ class Simulation:
     def engine(self, operation: str, **options: Any) -> tuple[Any, list[Any]]:
         """`up`, `preview` or `refresh`: what it comes to, and the engine's events."""
         with ProcessPoolExecutor(1, FORKED) as process:
-            return process.submit(operate, (self.folder, self.name, self.env), operation, options).result()
+            return process.submit(operate, (self.folder, self.name, self.env), self.launcher, operation, options).result()
 
     def up(self) -> dict[str, int]:
         """What `up` did, by kind of operation."""

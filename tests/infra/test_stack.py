@@ -101,7 +101,7 @@ def test_what_is_beside_a_training_comes_and_goes_without_it(dev: Simulation) ->
     }, "no task is touched"
 
 
-def test_a_new_run_replaces_the_tasks_and_a_new_launcher_does(dev: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_run_replaces_the_tasks_and_a_new_launcher_does(dev: Simulation) -> None:
     dev.up()
     before = dict(dev.config)
     dev.training(run="2")
@@ -112,7 +112,7 @@ def test_a_new_run_replaces_the_tasks_and_a_new_launcher_does(dev: Simulation, m
     dev.write()
     other = dev.folder / "launcher.py"
     other.write_text("# another one\n")
-    monkeypatch.setattr("workloads.launcher.__file__", str(other))
+    dev.launcher = str(other)
     assert changes(dev) == {"update": {"digits-launcher"}, "replace": {f"digits-{each}" for each in TASKS}}, (
         "the ConfigMap is changed in place"
     )
