@@ -19,9 +19,9 @@ SEEDS = range(200)
 PARTS = 8
 
 
-@pytest.mark.parametrize("part", [*range(2), *(pytest.param(part, marks=pytest.mark.full) for part in range(2, PARTS))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.full) for part in range(1, PARTS))])
 def test_the_same_settings_give_the_same_inputs(part: int) -> None:
-    """A quarter of them in `make test`, other ones every day."""
+    """An eighth of them in `make test`, other ones every day."""
     today = datetime.date.today().toordinal()
     for seed in SEEDS[(part + today) % PARTS :: PARTS]:
         config = random_settings(seed)

@@ -75,7 +75,7 @@ def took(stack: Stack, command: str) -> float:
 
 
 @SIGNALS
-@pytest.mark.parametrize("then", ["up", "destroy"])
+@pytest.mark.parametrize("then", ["up", pytest.param("destroy", marks=pytest.mark.full)])
 @pytest.mark.parametrize("moments", MOMENTS)
 def test_an_interrupted_up(stack: Stack, number: int, then: str, moments: tuple[float, ...]) -> None:
     whole = took(stack, "up")
@@ -96,7 +96,7 @@ def test_an_interrupted_up(stack: Stack, number: int, then: str, moments: tuple[
 
 
 @SIGNALS
-@pytest.mark.parametrize("then", ["up", "destroy"])
+@pytest.mark.parametrize("then", [pytest.param("up", marks=pytest.mark.full), "destroy"])
 @pytest.mark.parametrize("moments", MOMENTS)
 def test_an_interrupted_destroy(stack: Stack, number: int, then: str, moments: tuple[float, ...]) -> None:
     stack.up()
