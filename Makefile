@@ -121,8 +121,9 @@ env: ## print what a shell needs for bare pulumi commands: eval "$(make env)"
 	@env | grep -E '^PULUMI_(SKIP_UPDATE_CHECK|STACK|BACKEND_URL|HOME|CONFIG_PASSPHRASE)=' | sed -E "s/^([^=]+)=(.*)/export \1='\2'/"
 
 # Three times pytest: TensorFlow and Pulumi's Python each bring a gRPC, and one process with both crashes now and then; and a training has all cores.
+# What waits for engines and processes leaves some of them free: there are three at a time of those.
 define tests
-	@python -m pytest -n 2 -m "$(1)not cluster and not tensorflow and not training"
+	@python -m pytest -n 3 -m "$(1)not cluster and not tensorflow and not training"
 	@python -m pytest -n 2 --dist loadfile -m "$(1)tensorflow"
 	@python -m pytest -m "$(1)training"
 endef

@@ -371,6 +371,7 @@ sys.exit(code or main([*common, "--epochs=1", "--evaluator=none", *(f"--{kind}-d
 """
 
 
+@pytest.mark.full  # that it learns and is exported is seen in test_programs.py
 def test_it_learns_the_same_each_time_and_is_exported_for_raw_images(made: Path, tmp_path: Path) -> None:
     """The second run is the first epoch of the first one, at the end of which the learning rate begins to fall."""
     import tensorflow as tf
