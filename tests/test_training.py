@@ -51,16 +51,17 @@ def pid_of(folder: Path, task: str) -> int:
 def default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The training of Pulumi.local.yaml, run once for the tests that look at what it left."""
     stack = Stack(tmp_path_factory.mktemp("default"))
-    stack.up(yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())["config"]["trainstack:trainings"])
-    stack.wait("digits", "succeeded", 240)
-    # `trainstack` reads the settings of a stack where a person keeps them
     settings = ROOT / f"Pulumi.{stack.name}.yaml"
-    shutil.copy(stack.settings, settings)
-    yield stack
-    settings.unlink()
-    for folder in runs.folders(stack.name):
-        runs.stop(folder)
-    shutil.rmtree(RUNS / stack.name)
+    try:
+        stack.up(yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())["config"]["trainstack:trainings"])
+        stack.wait("digits", "succeeded", 240)
+        shutil.copy(stack.settings, settings)  # `trainstack` reads the settings of a stack where a person keeps them
+        yield stack
+    finally:
+        settings.unlink(missing_ok=True)
+        for folder in runs.folders(stack.name):
+            runs.stop(folder)
+        shutil.rmtree(RUNS / stack.name)
 
 
 def ops(stack: Stack, *arguments: str, code: int = 0) -> str:
