@@ -502,6 +502,18 @@ class TestWhatHangs:
             time.sleep(2)
         assert ps.poll() is None
 
+    def test_a_command_that_is_stopped_again_and_again_is_slow_and_left_alone(self, servers: Crew) -> None:
+        ps = servers.start("ps-0", FOREVER)
+        servers.wait_until_running("ps-0")
+        child = psutil.Process(ps.pid).children()[0]
+        until = time.monotonic() + launcher.STOPPED + 4
+        while time.monotonic() < until:
+            child.suspend()
+            time.sleep(0.98)
+            child.resume()
+            time.sleep(0.02)
+        assert ps.poll() is None
+
     def test_a_launcher_that_was_stopped_with_its_command_does_not_blame_the_command(self, servers: Crew) -> None:
         """As a laptop that slept: both wake, and the command runs a moment after its launcher."""
         ps = servers.start("ps-0", FOREVER)

@@ -48,6 +48,7 @@ import threading
 import time
 import urllib.parse
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -150,12 +151,13 @@ class Patience:
         return now - self.since > self.limit
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process is there and does not run, as after SIGSTOP; one that is looked at by a debugger is not meant. Only Linux can say."""
+def stop_of(pid: int) -> str:
+    """By which stop a process does not run, as after SIGSTOP; empty while it runs. One that is looked at by a debugger is not meant. Only Linux can say."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
-        return False
+        said = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return said["voluntary_ctxt_switches"].strip() if said["State"].strip().startswith("T") else ""  # whoever wakes has another number
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def family(pid: int) -> list[int]:
@@ -167,12 +169,25 @@ def family(pid: int) -> list[int]:
     return [pid, *(each for child in children for each in family(int(child)))]
 
 
+class Stopped:
+    """Says when one of some processes has been stopped for too long. One that is stopped again and again is slow, and left alone."""
+
+    def __init__(self) -> None:
+        self.patience, self.stops = Patience(STOPPED), dict[int, str]()
+
+    def is_over(self, pids: Iterable[int]) -> bool:
+        stops = {pid: stop for pid in pids if (stop := stop_of(pid))}
+        held = [pid for pid, stop in stops.items() if self.stops.get(pid, stop) == stop]
+        self.stops = stops
+        return self.patience.is_over(not held)
+
+
 class Life:
     """What is known of a command's life, from outside and by the signs that it gives."""
 
     def __init__(self, pid: int, signs: int, stall_timeout: float | None) -> None:
         self.pid, self.signs, self.gives_signs, self.progress = pid, signs, False, 0
-        self.stopped, self.silent = Patience(STOPPED), Patience(SILENT)
+        self.stopped, self.silent = Stopped(), Patience(SILENT)
         self.stalled = Patience(stall_timeout) if stall_timeout else None
         os.set_blocking(signs, False)
 
@@ -184,7 +199,7 @@ class Life:
         self.gives_signs |= bool(heard)
         further = heard.count(b"+")
         self.progress += further
-        if self.stopped.is_over(not any(map(is_stopped, family(self.pid)))):
+        if self.stopped.is_over(family(self.pid)):
             return "stopped"
         if self.silent.is_over(bool(heard) or not self.gives_signs):
             return "silent"

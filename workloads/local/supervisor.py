@@ -55,7 +55,7 @@ class Process:
     started: float = 0.0
     start_at: float = 0.0
     popen: subprocess.Popen[bytes] | None = None
-    stopped: launcher.Patience = field(default_factory=lambda: launcher.Patience(launcher.STOPPED))
+    stopped: launcher.Stopped = field(default_factory=launcher.Stopped)
     was_stopped: bool = False  # from outside, and killed for it: no fault of its own
 
     @property
@@ -375,7 +375,7 @@ class Supervisor:
         for process in self.everyone():
             if process is self.preparation or process.popen is None or process.popen.poll() is not None:
                 continue
-            if process.stopped.is_over(not launcher.is_stopped(process.popen.pid)):
+            if process.stopped.is_over([process.popen.pid]):
                 say(f"{process.name} has been stopped for {launcher.STOPPED:.0f} s; it is killed and begins again")
                 process.was_stopped = True
                 runs.kill(self.folder, process.name)
