@@ -15,7 +15,8 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -26,6 +27,7 @@ from tests.trainer.test_serve import save
 from workloads import outcome, prepare
 from workloads.local import ports, runs, supervisor
 from workloads.local.plan import ROOT, RUNS, plan
+from workloads.topology import MULTI_WORKER_MIRRORED, PARAMETER_SERVER
 
 # What a task does, by its role: the usual shape of a parameter-server training without TensorFlow.
 BY_ROLE = f"{LISTEN}; import sys, time; task = config['task']; name = task['type'] + '-' + str(task['index'])\n"
@@ -281,6 +283,28 @@ def test_a_run_without_progress_is_started_again_once_and_then_fails_with_the_re
         f"starts-{name}": "xx" for name in ("chief-0", "worker-0", "worker-1", "ps-0")
     }, "all tasks were started again"
     eventually(lambda: alive(folder) == [], 5, "processes are left")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name", "further", "delay"),
+    [
+        (MULTI_WORKER_MIRRORED, "worker-1", True, 0),
+        (MULTI_WORKER_MIRRORED, "worker-1", False, 4),
+        (PARAMETER_SERVER, "ps-0", True, 0),
+        (PARAMETER_SERVER, "worker-1", True, 4),  # the others may have come further without it
+    ],
+)
+def test_who_fails_soon_again_waits_longer_unless_the_training_came_further(
+    lab: Lab, tmp_path: Path, strategy: str, name: str, further: bool, delay: float
+) -> None:
+    servers = {"ps": {"replicas": 1}} if strategy == PARAMETER_SERVER else {"ps": None}
+    runs.write_whole(tmp_path / "plan.json", lab.plan("", strategy=strategy, **servers))
+    made = supervisor.Supervisor(tmp_path, {})
+    process = next(each for each in made.tasks if each.name == name)
+    process.failures, process.started, made.came_further = 3, time.time() - 5, time.time() - (1 if further else 9)
+    process.popen = cast(Any, SimpleNamespace(returncode=-signal.SIGKILL))
+    made.handle_exit(process)
+    assert process.start_at - time.time() == pytest.approx(delay, abs=1)
 
 
 def test_progress_after_a_stall_makes_up_for_it(lab: Lab) -> None:

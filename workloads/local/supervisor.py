@@ -86,6 +86,7 @@ class Supervisor:
         self.started, self.ended = time.time(), 0.0
         self.cancelled = self.stalled = False
         self.looked = 0.0
+        self.progress, self.came_further = 0, 0.0  # of this lead, and when that was seen last
         self.ports: dict[str, int] = {}
         self.written: dict[str, Any] = {}
 
@@ -172,6 +173,8 @@ class Supervisor:
         code = code if code >= 0 else 128 - code
         code = outcome.RETRY if process.was_stopped else code
         process.exit_code, process.popen, process.was_stopped = code, None, False
+        if process is self.lead:
+            self.progress = 0
         runs.kill(self.folder, process.name)  # a launcher that was killed leaves its task behind
         if code == outcome.DONE:
             process.state, process.detail = "succeeded", ""
@@ -195,7 +198,8 @@ class Supervisor:
                 self.reason = f"{process.name} {process.detail}; see tasks/{process.name}.log for what it was doing"
                 return
             self.stalled = True
-        process.failures = 1 if time.time() - process.started > STEADY else process.failures + 1
+        steady = time.time() - process.started > STEADY or self.came_further_with(process)
+        process.failures = 1 if steady else process.failures + 1
         if outcome.counts(code):
             if process.restarts >= self.plan["max_restarts"]:
                 self.lose(process, f"out of restarts ({process.restarts}); last exit code {code}")
@@ -204,6 +208,11 @@ class Supervisor:
         delay = outcome.back_off(process.failures)
         process.state, process.start_at = "pending", time.time() + delay
         process.detail = f"ended with {code}, starts again in {delay:.0f} s"
+
+    def came_further_with(self, process: Process) -> bool:
+        """Whether the training has come further since a task was started, and could not have done so without it: then it does not fail again and again."""
+        needed = process.task and outcome.why_the_run_fails(self.topology, self.plan["strategy"], [process.task])
+        return bool(needed) and self.came_further > process.started
 
     def lose(self, process: Process, detail: str) -> None:
         """A task is not started again; perhaps the run can do without."""
@@ -379,9 +388,10 @@ class Supervisor:
                 say(f"{process.name} has been stopped for {launcher.STOPPED:.0f} s; it is killed and begins again")
                 process.was_stopped = True
                 runs.kill(self.folder, process.name)
-        if self.stalled and self.lead.popen is not None:
+        if self.lead.popen is not None:
             answer = launcher.ask(("127.0.0.1", self.ports[self.lead.name] + 1), timeout=0.3)
-            self.stalled = not (answer and answer["progress"])
+            if answer and answer["progress"] > self.progress:
+                self.progress, self.came_further, self.stalled = answer["progress"], time.time(), False
 
     def ended_by_itself(self, process: Process) -> bool:
         """Whether a helper is gone and is to be started again, which it is a few times."""
