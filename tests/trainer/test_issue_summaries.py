@@ -384,7 +384,7 @@ def test_only_words_count() -> None:
     loss, accuracy = program.over_words()
     labels = np.array([[4, 3, 0], [3, 0, 0]])
     shares = np.array(
-        [[[0.1, 0.1, 0.1, 0.2, 0.5], [0.1, 0.2, 0.5, 0.1, 0.1], [0.96, 0.01, 0.01, 0.01, 0.01]], [[0.02, 0.03, 0.05, 0.8, 0.1]] * 3]
+        [[[0.1, 0.1, 0.1, 0.2, 0.5], [0.1, 0.1, 0.2, 0.1, 0.5], [0.96, 0.01, 0.01, 0.01, 0.01]], [[0.02, 0.03, 0.05, 0.8, 0.1]] * 3]
     )
     each = loss().call(labels, np.log(shares).astype(np.float32)).numpy()
     assert each == pytest.approx([-(np.log(0.5) + np.log(0.1)) / 2, -np.log(0.8)], rel=1e-5)
@@ -402,6 +402,15 @@ def test_an_unknown_word_is_never_right() -> None:
     logits = np.eye(5, dtype=np.float32)[labels]
     words, right = program.right_words(labels, logits)
     assert (words.numpy().tolist(), right.numpy().tolist()) == ([[1, 1, 0]], [[0, 1, 0]])
+
+
+def test_the_guess_is_the_word_that_the_served_model_writes() -> None:
+    """Not a mark, however likely it is."""
+    import numpy as np
+
+    logits = np.array([[[3, 9, 8, 1, 0, 2], [9, 8, 7, 6, 5, 4]]], np.float32)
+    assert program.likeliest(logits).numpy().tolist() == [[5, program.END]]
+    assert program.right_words(np.array([[5, program.END]]), logits)[1].numpy().tolist() == [[1, 1]]
 
 
 def test_the_decoder_sees_nothing_of_what_it_is_to_guess(folder: Path) -> None:

@@ -107,9 +107,15 @@ def right_words(labels: Any, logits: Any) -> tuple[Any, Any]:
     """
     import tensorflow as tf
 
-    labels = tf.cast(labels, tf.int64)
-    words, known = tf.not_equal(labels, PADDING), tf.greater(labels, UNKNOWN)
-    return tf.cast(words, tf.float32), tf.cast(known & tf.equal(labels, tf.argmax(logits, -1)), tf.float32)
+    labels = tf.cast(labels, tf.int32)
+    return tf.cast(tf.not_equal(labels, PADDING), tf.float32), tf.cast(tf.equal(labels, likeliest(logits)), tf.float32)
+
+
+def likeliest(logits: Any) -> Any:
+    """The word to write, or the end: the marks before it are neither, however likely one is."""
+    import tensorflow as tf
+
+    return END + tf.argmax(logits[..., END:], -1, tf.int32)
 
 
 @functools.cache
@@ -233,7 +239,7 @@ def serving(args: argparse.Namespace, model: Any) -> Any:
             for _ in range(data.title_length):
                 decoded, state = layer("decoder").cell(layer("title_words")(word), state)
                 logits = guesses(layer, decoded[:, None], states, mask)[:, 0]
-                word = END + tf.argmax(logits[:, END:], -1, tf.int32)  # the marks before END are no words
+                word = likeliest(logits)
                 written.append(word)
             numbers = tf.cast(tf.stack(written, axis=1), tf.int64)
             before_end = tf.math.cumprod(tf.cast(tf.not_equal(numbers, END), tf.int32), axis=1) > 0
