@@ -121,9 +121,9 @@ env: ## print what a shell needs for bare pulumi commands: eval "$(make env)"
 	@env | grep -E '^PULUMI_(SKIP_UPDATE_CHECK|STACK|BACKEND_URL|HOME|CONFIG_PASSPHRASE)=' | sed -E "s/^([^=]+)=(.*)/export \1='\2'/"
 
 # Three times pytest: TensorFlow and Pulumi's Python each bring a gRPC, and one process with both crashes now and then; and a training has all cores.
-# What waits for engines and processes leaves some of them free: there are three at a time of those.
+# What waits for engines and processes leaves some of them free: there are three at a time of those, and who has none left takes over from another.
 define tests
-	@python -m pytest -n 3 -m "$(1)not cluster and not tensorflow and not training"
+	@python -m pytest -n 3 --dist worksteal -m "$(1)not cluster and not tensorflow and not training"
 	@python -m pytest -n 2 --dist loadfile -m "$(1)tensorflow"
 	@python -m pytest -m "$(1)training"
 endef
@@ -135,7 +135,7 @@ test-full: ready ## every test that needs no cluster, the slow ones too
 	$(call tests)
 
 test-cluster: ready ## the tests on a real Kubernetes: that of KUBECONFIG, or as root one of its own
-	@python -m pytest tests/cluster -m cluster
+	@python -m pytest tests/cluster -m "cluster and not full"
 
 bench: ready ## ratios of things measured side by side
 	@python tests/bench.py && python tests/bench_training.py

@@ -188,6 +188,7 @@ def test_a_worker_and_a_parameter_server_are_lost_in_the_middle(cluster: Cluster
         assert (run["state"], run["evaluation"]["accuracy"] >= 0.95) == ("succeeded", True)
 
 
+@pytest.mark.full
 def test_a_rehearsal_with_a_training_that_is_running(cluster: Cluster, tmp_path: Path) -> None:
     """An eviction is no restart that counts: there are none here."""
     with cluster_stack(cluster, tmp_path) as stack:
