@@ -72,6 +72,7 @@ def test_a_parameter_server_out_of_restarts_ends_everybody(stack: ClusterStack) 
     assert len(stack.pods("ps")) == 2, "one restart was allowed"
 
 
+@pytest.mark.full
 def test_an_unexpected_failure_is_counted_and_a_retry_is_not(stack: ClusterStack) -> None:
     """75 may come any number of times; 1 as often as max_restarts says."""
     count = "counter = pathlib.Path('/runs/count'); n = len(counter.read_text()) if counter.exists() else 0; counter.write_text('x' * (n + 1)); sys.exit(75 if n < 2 else 1 if n == 2 else 0)"

@@ -172,6 +172,7 @@ def test_workers_that_train_together(cluster: Cluster, tmp_path: Path) -> None:
         assert stack.preview() == {}
 
 
+@pytest.mark.full
 def test_a_worker_and_a_parameter_server_are_lost_in_the_middle(cluster: Cluster, tmp_path: Path) -> None:
     with cluster_stack(cluster, tmp_path) as stack:
         training = {**SERVERS, "evaluator": {"mode": "inline"}, "args": {"epochs": 80, "checkpoint_every": 5}}
