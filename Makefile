@@ -11,6 +11,7 @@ PROJECT ?=
 REGION  ?= us-central1
 BUCKET  ?=
 SEED    ?= 1
+PART    ?=
 
 STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
 COPY     := $(STATE)/project
@@ -28,6 +29,8 @@ ifneq ($(LOCAL)$(CLOUD),)
 export PULUMI_BACKEND_URL := file://$(STATE)/state?metadata=skip
 export PULUMI_HOME := $(STATE)/home
 export PULUMI_CONFIG_PASSPHRASE ?= local
+# Neither needs a provider plugin from outside. Without this, Pulumi looks for those of gcp and kubernetes before each command, and downloads them.
+export PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION := 1
 CONFIG := --config-file $(COPY)/Pulumi.$(STACK).yaml
 YES    := --yes
 OWN    := $(STATE)/state/.pulumi/stacks/trainstack/$(STACK).json
@@ -48,12 +51,12 @@ WRITTEN     = --config-file $(if $(CLOUD),$(COPY)/Pulumi.$(STACK).yaml,$(SETTING
 # A CLI that was built here cannot start a pack by itself: toolchain/install.py says how it does.
 PACK        = $(if $(POLICY),--policy-pack $(POLICY)$(if $(and $(filter policy,$(POLICY)),$(findstring -built/,$(realpath .venv/bin/pulumi))),/.venv/attached))
 
-.PHONY: help doctor bootstrap leftovers up down preview report render refresh drift recover new container watch status demo env test test-full test-cluster bench rehearse lint schema lock clean ready stack settings
+.PHONY: help doctor bootstrap leftovers up down preview report render refresh drift recover new container watch status demo env test test-full test-cluster test-times mutants bench rehearse lint schema lock clean ready stack settings
 .DEFAULT_GOAL := help
 
 help: ## list the commands
 	@echo "make COMMAND [STACK=local] [EXAMPLE=name] [CLOUD=simulated]"
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 doctor: $(if $(CLOUD),stack) ## before the first `make up`: what is missing, and how to get it; works with nothing installed
 	@$(SERVED) $(ANY_PYTHON) -m ops --stack $(STACK) $(WRITTEN) doctor
@@ -118,32 +121,30 @@ demo: ## the default training, with a worker killed in front of your eyes
 env: ## print what a shell needs for bare pulumi commands: eval "$(make env)"
 	@$(MAKE) --no-print-directory stack >&2
 	@echo 'export PATH="$(CURDIR)/.venv/bin:$$PATH"'
-	@env | grep -E '^PULUMI_(SKIP_UPDATE_CHECK|STACK|BACKEND_URL|HOME|CONFIG_PASSPHRASE)=' | sed -E "s/^([^=]+)=(.*)/export \1='\2'/"
+	@env | grep -E '^PULUMI_(SKIP_UPDATE_CHECK|STACK|BACKEND_URL|HOME|CONFIG_PASSPHRASE|DISABLE_AUTOMATIC_PLUGIN_ACQUISITION)=' | sed -E "s/^([^=]+)=(.*)/export \1='\2'/"
 
-# Three times pytest: TensorFlow and Pulumi's Python each bring a gRPC, and one process with both crashes now and then; and a training has all cores.
-# What waits for engines and processes leaves some of them free: there are three at a time of those, and who has none left takes over from another.
-define tests
-	@python -m pytest -n 3 --dist worksteal -m "$(1)not cluster and not tensorflow and not training"
-	@python -m pytest -n 2 --dist loadfile -m "$(1)tensorflow"
-	@python -m pytest -m "$(1)training"
-endef
+test: ready .venv/.dev ## the tests to run before a commit, about 5 minutes on 2 cores
+	@python -m tests.tiers test
 
-test: ready ## the tests, up to 40 minutes on 2 cores
-	$(call tests,not full and )
+test-full: ready .venv/.dev ## the tests that `make test` leaves out, about 30 minutes on 2 cores: all, or one part of them as in PART=1/6
+	@python -m tests.tiers full $(PART)
 
-test-full: ready ## every test that needs no cluster, the slow ones too
-	$(call tests)
+test-cluster: ready .venv/.dev ## the tests on a real Kubernetes: that of KUBECONFIG, or as root one of its own
+	@python -m tests.tiers cluster
 
-test-cluster: ready ## the tests on a real Kubernetes: that of KUBECONFIG, or as root one of its own
-	@python -m pytest tests/cluster -m "cluster and not full"
+test-times: .venv/.dev ## where the time of the last tests went, by tier and file
+	@python -m tests.tiers times
 
-bench: ready ## ratios of things measured side by side
-	@python tests/bench.py && python tests/bench_training.py
+mutants: ready .venv/.dev ## inject ten bugs, one at a time, and check that `make test` catches each
+	@python -m tests.mutants
+
+bench: ready .venv/.dev ## ratios of things measured side by side
+	@python -m tests.bench && python -m tests.bench_training
 
 rehearse: .venv/.ready ## trainings that are killed and stopped while they train: FAULTS=20 SEED=1
 	@python -m ops rehearse --faults $(FAULTS) --seed $(SEED)
 
-lint: .venv/.ready ## ruff and mypy
+lint: .venv/.dev ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
 schema: .venv/.ready ## write schema/stack.json and docs/settings.md from settings.py
@@ -152,8 +153,10 @@ schema: .venv/.ready ## write schema/stack.json and docs/settings.md from settin
 
 LOCKED = uv pip compile --generate-hashes --universal --python-version 3.11 --no-emit-index-url --quiet --upgrade
 
-lock: .venv/.ready ## write requirements.lock from pyproject.toml, and that of the policy pack
-	@$(LOCKED) pyproject.toml --extra dev -o requirements.lock
+lock: .venv/.ready ## write the lock files from pyproject.toml, and that of the policy pack
+	@$(LOCKED) pyproject.toml --extra setup -o requirements.lock
+	@$(LOCKED) pyproject.toml --extra setup --extra dev --constraints requirements.lock --no-header -o requirements-dev.lock \
+		$$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements.lock)
 	@cd policy && $(LOCKED) requirements.in -o requirements.txt
 
 STACKS = $(basename $(notdir $(wildcard $(STATE)/state/.pulumi/stacks/trainstack/*.json)))
@@ -164,13 +167,14 @@ clean: ## end everything of this machine's stacks, delete their runs and their s
 
 # ------------------------------------------------------------------------------------------------------- set-up
 
-ready: .venv/.ready .venv/bin/pulumi
+ready:
+	@$(PYTHON) toolchain/install.py ready
 
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) toolchain/install.py venv
 
-.venv/bin/pulumi: | .venv/.ready
-	@$(PYTHON) toolchain/install.py pulumi
+.venv/.dev: requirements-dev.lock .venv/.ready
+	@$(PYTHON) toolchain/install.py dev
 
 policy/.venv/.ready: policy/requirements.txt | .venv/.ready
 	@$(PYTHON) toolchain/install.py policy

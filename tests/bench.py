@@ -27,8 +27,6 @@ from typing import Any, NamedTuple
 import psutil
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from settings import parse
 from tests.cloud.cloud import Cloud
 from tests.cloud.provider import serve

@@ -7,7 +7,7 @@
 Every figure of speed is the median of windows that take turns, because a machine is not equally quick all the time. A window is a whole training with
 processes of its own; its first epoch, in which functions are traced, does not count. Beside a ratio stands what was asked for; nothing here passes or fails.
 
-    python tests/bench_training.py [PROGRAM …]      all programs, or some
+    python -m tests.bench_training [PROGRAM …]      all programs, or some
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.conftest import ROOT
 from trainer import arguments, data, memory, programs
@@ -104,7 +102,7 @@ def tasks(program: str, data_dir: str, topology: Topology, traced: str = "", **a
         for task in topology.tasks():
             env = {**os.environ, "TF_CONFIG": encode(tf_config(topology, task, address))}
             log = stack.enter_context((folder / f"{task.name}.log").open("wb"))
-            mine = [sys.executable, __file__, "traced", str(folder), *words[3:]] if task.name == traced else words
+            mine = [sys.executable, "-m", __spec__.name, "traced", str(folder), *words[3:]] if task.name == traced else words
             processes[task.name] = subprocess.Popen(mine, cwd=ROOT, env=env, stdout=log, stderr=log)
         try:
             yield folder, processes[topology.lead.name]
@@ -144,7 +142,7 @@ def profile(program: str, data_dir: str) -> dict[str, float]:
 
 def inside(what: str, program: str, data_dir: str, **args: Any) -> dict[str, float]:
     """A measurement in a process of its own, which prints one line of JSON."""
-    words = [sys.executable, __file__, what, *command(program, data_dir, Path("unused"), args)[3:]]
+    words = [sys.executable, "-m", __spec__.name, what, *command(program, data_dir, Path("unused"), args)[3:]]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])

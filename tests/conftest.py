@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,18 @@ LISTEN = (
 
 
 PATIENCE = 3  # a busy machine is no bug
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", help="K/N: the tests of one part of several, chosen by a hash of their names")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("part"):
+        number, parts = (int(word) for word in part.split("/"))
+        of_part = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number - 1]
+        config.hook.pytest_deselected(items=[item for item in items if item not in of_part])
+        items[:] = of_part
 
 
 def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:

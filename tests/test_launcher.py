@@ -22,6 +22,8 @@ from workloads import launcher
 from workloads.local import ports
 from workloads.topology import Task, Topology, cluster_dns, condensed, dns_pattern, encode, loopback, tf_config
 
+pytestmark = pytest.mark.process
+
 SERVERS = Topology(chief=1, worker=1, ps=1, evaluator=1)
 TOGETHER = Topology(worker=2)
 FOREVER = "import time; time.sleep(600)"

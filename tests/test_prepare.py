@@ -16,6 +16,8 @@ import pytest
 from tests.conftest import eventually
 from workloads import prepare
 
+pytestmark = pytest.mark.process
+
 COUNT = "open({count!r}, 'a').write('x')"
 
 

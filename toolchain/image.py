@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared import BIN, ROOT, VENV, SetupError, run, say, ticking
+from shared import BIN, ROOT, VENV, SetupError, progress, run, say
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 BUFFER = 1 << 20
@@ -167,13 +167,13 @@ def trainer(socket: Path, folder: Path) -> str:
         return known[recipe]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=kept) as scratch:
-        with ticking("collecting the files of the trainer's image"):
+        with progress.step("collecting the files of the trainer's image"):
             layers = [
                 debian_layer(kept, Path(scratch)),
                 packages_layer(socket, kept / f"{packages}.json", Path(scratch)),
                 trainer_layer(Path(scratch)),
             ]
-        with ticking("handing the trainer's image to the node"):
+        with progress.step("handing the trainer's image to the node"):
             reference = load(socket, TRAINER, layers, CONFIG)
     known.pop(recipe, None)
     known[recipe] = reference

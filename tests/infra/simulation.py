@@ -1,8 +1,9 @@
 """The whole program on the real engine and the simulated cloud.
 
-`Simulation` runs it by the engine's Automation API, each time in a process forked from one that has loaded everything: that spares every `up` the start
-of an interpreter and the imports. Not in the tests' own process: the program has hooks, for which Pulumi starts an asyncio server of gRPC in the loop of
-every run, and a process that has seen many of them crashes now and then. What a person types is tested with the CLI in test_stack.py.
+`Simulation` runs the program in a process forked from one that has imported everything, by the Automation API or, where a test reads what a person would
+read, by the CLI: that saves every `up` the start of a language host and its imports. Not in the tests' own process: the program has hooks, for which Pulumi
+starts an asyncio server of gRPC in the loop of every run, and a process that has seen many of them crashes now and then. The commands as a person types
+them, with a language host of their own, are tested with `make` in test_stack.py.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import multiprocessing
 import os
 import runpy
 import subprocess
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pulumi.automation as automation
 import yaml
+from pulumi.automation._server import LanguageServer
+from pulumi.runtime.proto.language_pb2_grpc import add_LanguageRuntimeServicer_to_server
 
 from tests.cloud.cloud import Cloud, Resource
 from tests.cloud.provider import serve
@@ -50,6 +54,23 @@ def operate(
     launcher.__file__ = launcher_file
     events: list[Any] = []
     return getattr(opened(*place), operation)(on_event=events.append, **options), events
+
+
+def command_line(command: Sequence[str], env: Mapping[str, str], launcher_file: str) -> subprocess.CompletedProcess[str]:
+    """Runs the CLI; this process serves the program to it in place of a language host."""
+    launcher.__file__ = launcher_file
+    server = grpc.server(ThreadPoolExecutor(4))
+    add_LanguageRuntimeServicer_to_server(LanguageServer(program), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        return run_command([*command, f"--client=127.0.0.1:{port}"], env)
+    finally:
+        server.stop(0)
+
+
+def run_command(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=180)
 
 
 class Simulation:
@@ -85,15 +106,19 @@ class Simulation:
 
     def engine(self, operation: str, **options: Any) -> tuple[Any, list[Any]]:
         """`up`, `preview` or `refresh`: what it comes to, and the engine's events."""
+        answer: tuple[Any, list[Any]] = self.in_fork(operate, (self.folder, self.name, self.env), self.launcher, operation, options)
+        return answer
+
+    def in_fork(self, function: Callable[..., Any], *arguments: Any) -> Any:
         with ProcessPoolExecutor(1, FORKED) as process:
-            return process.submit(operate, (self.folder, self.name, self.env), self.launcher, operation, options).result()
+            return process.submit(function, *arguments).result()
 
     def up(self) -> dict[str, int]:
         """What `up` did, by kind of operation."""
         return dict(self.engine("up")[0].summary.resource_changes or {})
 
     def refused(self) -> str:
-        """What an `up` that fails says. By the CLI, because that is what a person reads."""
+        """What a person reads after an `up` that fails."""
         done = self.pulumi(*UP, check=False)
         assert done.returncode, "it did not fail"
         return done.stdout + done.stderr
@@ -118,8 +143,11 @@ class Simulation:
         return self.cloud.resources()
 
     def pulumi(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A command of Pulumi as a person types it."""
-        return self.run("pulumi", *self.of_this_stack(*arguments), check=check)
+        """A command of the CLI."""
+        command = ["pulumi", *self.of_this_stack(*arguments)]
+        if arguments[0] in ("up", "preview"):
+            return self.checked(self.in_fork(command_line, command, self.env, self.launcher), check)
+        return self.run(*command, check=check)
 
     def of_this_stack(self, *arguments: str) -> list[str]:
         return [*arguments, "--stack", self.name, "--config-file", f"{self.folder}/Pulumi.{self.name}.yaml"]
@@ -134,8 +162,11 @@ class Simulation:
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command of the operator's, with the environment of the stack and the cloud."""
-        done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=180)
-        assert not check or done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return self.checked(run_command(command, self.env), check)
+
+    @staticmethod
+    def checked(done: subprocess.CompletedProcess[str], check: bool) -> subprocess.CompletedProcess[str]:
+        assert not check or done.returncode == 0, f"{done.args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done
 
     def killed(self) -> None:

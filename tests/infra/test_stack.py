@@ -22,7 +22,6 @@ from tests.infra.simulation import Simulation, simulation
 
 pytestmark = pytest.mark.engine
 
-ENVIRONMENTS = ("dev", "staging", "prod")
 GOLDEN = Path(__file__).parent / "golden"
 POOL = "projects/some-project/locations/us-central1-a/clusters/trainstack-dev/nodePools/gpu-l4-1-spot"
 
@@ -33,6 +32,20 @@ def workers(dev: Simulation, **changes: Any) -> dict[str, Any]:
 
 # What is started again when the tasks change.
 TASKS = ("chief", "worker", "ps", "evaluator", "tensorboard")
+
+
+ENV = "spec.template.spec.containers.env.value"
+
+
+def changed_fields(stack: Simulation) -> dict[str, tuple[str, list[str]]]:
+    """What a preview shows as changed: from a resource to the operation and the fields."""
+    _, events = stack.engine("preview", diff=True)
+    shown = [event.resource_pre_event.metadata for event in events if event.resource_pre_event]
+    return {
+        metadata.urn.rpartition("::")[2]: (metadata.op.value, [re.sub(r"\[\d+\]", "", path) for path in metadata.detailed_diff])
+        for metadata in shown
+        if metadata.op.value in ("create", "update", "replace", "delete")
+    }
 
 
 def changes(stack: Simulation) -> dict[str, set[str]]:
@@ -46,10 +59,16 @@ def test_an_environment_comes_up_changes_and_goes(dev: Simulation) -> None:
     assert dev.up().keys() == {"same"}, "a second up changes nothing"
 
     dev.training(worker=workers(dev, replicas=8))
-    assert changes(dev) == {"update": {"pool-gpu-l4-1-spot", "digits-service"}, "replace": {f"digits-{each}" for each in TASKS}}, (
-        "every task has to hear of the new ones"
-    )
-    dev.up()
+    assert changed_fields(dev) == {
+        "pool-gpu-l4-1-spot": ("update", ["autoscaling.totalMaxNodeCount"]),
+        "digits-service": ("update", ['metadata.annotations["trainstack/run"]']),
+        "digits-worker": ("replace", ["spec.completions", "spec.maxFailedIndexes", "spec.parallelism", ENV, ENV]),
+        "digits-chief": ("replace", [ENV, ENV]),
+        "digits-ps": ("replace", [ENV, ENV]),
+        "digits-evaluator": ("replace", [ENV]),
+        "digits-tensorboard": ("replace", [ENV]),
+    }, "of the pool the maximum changes, of the workers' Job their number, of every task its TF_CONFIG or its revision"
+    assert dev.up().keys() == {"same", "update", "replace"}
     pool = next(each for each in dev.cloud.resources() if each.id == POOL)
     assert pool.inputs["autoscaling"]["totalMaxNodeCount"] == 8
 
@@ -69,51 +88,27 @@ def test_an_environment_comes_up_changes_and_goes(dev: Simulation) -> None:
     assert "some-project/container.googleapis.com" in dev.cloud.enabled, "services stay enabled"
 
 
-def test_a_preview_says_how_many_workers_more(dev: Simulation) -> None:
-    """Of the pool only the maximum changes, of the workers' Job their number, of the others what they know of them."""
-    dev.up()
-    dev.training(worker=workers(dev, replicas=8))
-    _, events = dev.engine("preview", diff=True)
-    changed = {
-        metadata.urn.rpartition("::")[2]: [re.sub(r"\[\d+\]", "", path) for path in metadata.detailed_diff]
-        for event in events
-        if event.resource_pre_event and (metadata := event.resource_pre_event.metadata).op.value in ("update", "replace")
-    }
-    told = "spec.template.spec.containers.env.value"  # TF_CONFIG, and which revision this is
-    assert changed == {
-        "pool-gpu-l4-1-spot": ["autoscaling.totalMaxNodeCount"],
-        "digits-service": ['metadata.annotations["trainstack/run"]'],
-        "digits-worker": ["spec.completions", "spec.maxFailedIndexes", "spec.parallelism", told, told],
-        "digits-chief": [told, told],
-        "digits-ps": [told, told],
-        "digits-evaluator": [told],
-        "digits-tensorboard": [told],
-    }
-
-
-def test_what_is_beside_a_training_comes_and_goes_without_it(dev: Simulation) -> None:
-    dev.up()
-    training = dev.config["trainstack:trainings"]["digits"]
-    dev.write(trainings={"digits": {key: value for key, value in training.items() if key not in ("tensorboard", "serving")}})
-    assert changes(dev) == {
+def test_what_is_beside_a_training_comes_and_goes_without_it(live_dev: Simulation) -> None:
+    training = live_dev.config["trainstack:trainings"]["digits"]
+    live_dev.write(trainings={"digits": {key: value for key, value in training.items() if key not in ("tensorboard", "serving")}})
+    assert changes(live_dev) == {
         "delete": {"digits-tensorboard", "digits-tensorboard-service", "digits-serving", "digits-serving-service", "digits-policy-serving"},
         "update": {"digits-service", "pool-cpu"},
     }, "no task is touched"
 
 
-def test_a_new_run_replaces_the_tasks_and_a_new_launcher_does(dev: Simulation) -> None:
-    dev.up()
-    before = dict(dev.config)
-    dev.training(run="2")
-    replaced = changes(dev)
+def test_a_new_run_replaces_the_tasks_and_a_new_launcher_does(live_dev: Simulation) -> None:
+    before = dict(live_dev.config)
+    live_dev.training(run="2")
+    replaced = changes(live_dev)
     assert replaced["replace"] == {f"digits-{each}" for each in TASKS}
     assert not {"create", "delete"} & set(replaced)
-    dev.config = before
-    dev.write()
-    other = dev.folder / "launcher.py"
+    live_dev.config = before
+    live_dev.write()
+    other = live_dev.folder / "launcher.py"
     other.write_text("# another one\n")
-    dev.launcher = str(other)
-    assert changes(dev) == {"update": {"digits-launcher"}, "replace": {f"digits-{each}" for each in TASKS}}, (
+    live_dev.launcher = str(other)
+    assert changes(live_dev) == {"update": {"digits-launcher"}, "replace": {f"digits-{each}" for each in TASKS}}, (
         "the ConfigMap is changed in place"
     )
 
@@ -183,19 +178,18 @@ def test_the_first_preview_asks_google_nothing(dev: Simulation, registry: dict[s
     assert dev.cloud.log == []
 
 
-def test_refresh_finds_a_pool_that_was_resized_by_hand(dev: Simulation) -> None:
+def test_refresh_finds_a_pool_that_was_resized_by_hand(live_dev: Simulation) -> None:
     look = ("refresh", "--preview-only", "--expect-no-changes", "--run-program")  # `make drift`
-    dev.up()
-    dev.pulumi(*look)
-    dev.cloud.change(POOL, "autoscaling.totalMaxNodeCount", 99)
-    drift = dev.pulumi(*look, check=False)
+    live_dev.pulumi(*look)
+    live_dev.cloud.change(POOL, "autoscaling.totalMaxNodeCount", 99)
+    drift = live_dev.pulumi(*look, check=False)
     assert drift.returncode != 0
     assert "pool-gpu-l4-1-spot" in drift.stdout
-    changes = dev.engine("refresh")[0].summary.resource_changes or {}
+    changes = live_dev.engine("refresh")[0].summary.resource_changes or {}
     assert changes["update"] == 1
-    assert dev.preview() == {"update": ["pool-gpu-l4-1-spot"]}
-    dev.up()
-    assert next(each for each in dev.cloud.resources() if each.id == POOL).inputs["autoscaling"]["totalMaxNodeCount"] == 2
+    assert live_dev.preview() == {"update": ["pool-gpu-l4-1-spot"]}
+    live_dev.up()
+    assert next(each for each in live_dev.cloud.resources() if each.id == POOL).inputs["autoscaling"]["totalMaxNodeCount"] == 2
 
 
 def test_no_secret_is_in_plain_text_in_state_or_on_the_screen(dev: Simulation) -> None:
@@ -240,7 +234,9 @@ def test_what_google_refuses_comes_with_what_to_do_next(dev: Simulation) -> None
     assert set(dev.up()) <= {"create", "same"}, "the same command again goes on where it stopped"
 
 
+@pytest.mark.full
 def test_a_protected_stack_is_not_destroyed_and_its_buckets_are_found_again(tmp_path: Path) -> None:
+    """Four times `up` and three times `destroy`, because each step of the advice is followed as it is printed."""
     with simulation(tmp_path / "prod", "prod") as prod:
         prod.up()
         before = [(each.type, each.id) for each in prod.cloud.resources()]
@@ -272,14 +268,15 @@ def test_a_protected_stack_is_not_destroyed_and_its_buckets_are_found_again(tmp_
         assert len(prod.left()) == 3, "a bucket that was only used is never deleted"
 
 
-def test_a_deleted_bucket_takes_its_objects_along(dev: Simulation) -> None:
-    dev.up()
-    dev.cloud.put_object("some-project-dev-checkpoints", "digits/checkpoints/1/step-40/manifest.json")
-    dev.destroy()
-    assert dev.left() == []
+def test_a_deleted_bucket_takes_its_objects_along(live_dev: Simulation) -> None:
+    live_dev.cloud.put_object("some-project-dev-checkpoints", "digits/checkpoints/1/step-40/manifest.json")
+    live_dev.destroy()
+    assert live_dev.left() == []
 
 
+@pytest.mark.full
 def test_two_stacks_share_the_one_gcr_repository(tmp_path: Path) -> None:
+    """Two whole environments come up, one of them twice."""
     with simulation(tmp_path / "both") as one:
         two = Simulation(one.folder, {**one.env}, "staging")
         for stack in (one, two):
@@ -303,7 +300,7 @@ def make(folder: Path, *arguments: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", ["dev", *(pytest.param(name, marks=pytest.mark.full) for name in ("staging", "prod"))])
 def test_the_preview_of_an_environment_is_the_golden_one(tmp_path: Path, environment: str) -> None:
     """Run with UPDATE_GOLDEN=1 to accept what has changed, and read the difference before it is committed."""
     shown = make(tmp_path, "preview", f"STACK={environment}")

@@ -3,7 +3,7 @@
 1. The creation fails. `up` again goes on, `destroy` leaves nothing.
 2. The engine is killed when the thing is made and not yet written down. `recover`, `up`: nothing is made twice; `destroy` leaves nothing.
 
-`make test` takes a few of the points, others every day; `make test-full` takes them all.
+`make test` takes one point for each, `make test-full` all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.infra.simulation import Simulation, simulation
 
 pytestmark = pytest.mark.engine
 
-SHARDS = 6
+SHARDS = 14
 SERVER_IDS = (google.KEY, google.SECRET_VERSION)  # only the cloud knows their ids
 HARMLESS = ("IAMMember", "IamMember", "docker-build:", google.SERVICE)  # made twice they are still one
 
@@ -40,12 +40,6 @@ def points() -> list[str]:
     }
     recorded, _ = run({**config, "trainstack:secrets": {"API_KEY": "x"}, "trainstack:trainings": {"digits": training}})
     return sorted(each.name for each in recorded.resources.values() if not each.typ.startswith(("trainstack:", "pulumi:")))
-
-
-def of_today(how_many: int) -> list[str]:
-    """A part that moves on with the days."""
-    names, first = points(), datetime.date.today().toordinal() * how_many
-    return [names[(first + number) % len(names)] for number in range(how_many)]
 
 
 def fails(folder: Path, name: str) -> None:
@@ -98,28 +92,24 @@ def recovered(stack: Simulation) -> str:
     return said
 
 
-def sweep(folder: Path, names: list[str], at: str) -> None:
-    for number, name in enumerate(names):
-        {"fails": fails, "killed": killed}[at](folder / str(number), name)
+def test_up_again_after_a_creation_that_failed(tmp_path: Path) -> None:
+    fails(tmp_path / "dev", "cluster-gke")
 
 
-@pytest.mark.parametrize("at", ["fails", "killed"])
-def test_some_points_of_the_sweep(tmp_path: Path, at: str) -> None:
-    sweep(tmp_path, of_today(1), at)
-
-
-@pytest.mark.parametrize("name", ["identity-trainer-key", pytest.param("secrets-API_KEY-value", marks=pytest.mark.full)])
-def test_what_only_the_cloud_has_a_name_for_is_not_left_behind(tmp_path: Path, name: str) -> None:
-    killed(tmp_path / "dev", name)
+def test_recover_after_the_engine_was_killed_in_a_creation(tmp_path: Path) -> None:
+    """A key, of which only the cloud knows the id, so that it cannot be adopted: it must be deleted. The engine runs six times."""
+    killed(tmp_path / "dev", "identity-trainer-key")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("at", ["fails", "killed"])
 def test_the_whole_sweep(tmp_path: Path, at: str, shard: int) -> None:
+    """Each point brings the whole environment up and down again."""
     mine = points()[shard::SHARDS]
     assert mine
-    sweep(tmp_path, mine, at)
+    for number, name in enumerate(mine):
+        {"fails": fails, "killed": killed}[at](tmp_path / str(number), name)
 
 
 def test_the_sweep_knows_everything_that_is_made(tmp_path: Path) -> None:
@@ -132,21 +122,19 @@ def test_the_sweep_knows_everything_that_is_made(tmp_path: Path) -> None:
         assert stack.left() == []
 
 
-def test_recovering_a_stack_that_nothing_happened_to_changes_nothing(dev: Simulation) -> None:
-    dev.up()
-    before = sorted(each["urn"] for each in dev.state()["resources"])
-    assert "nothing is pending" in recovered(dev)
-    assert sorted(each["urn"] for each in dev.state()["resources"]) == before
-    assert dev.preview() == {}
+def test_recovering_a_stack_that_nothing_happened_to_changes_nothing(live_dev: Simulation) -> None:
+    before = sorted(each["urn"] for each in live_dev.state()["resources"])
+    assert "nothing is pending" in recovered(live_dev)
+    assert sorted(each["urn"] for each in live_dev.state()["resources"]) == before
+    assert live_dev.preview() == {}
 
 
-def test_a_state_whose_attributes_were_cut_short_is_mended(dev: Simulation) -> None:
-    dev.up()
-    (attributes,) = (dev.folder / "state").glob(".pulumi/stacks/trainstack/dev.json.attrs")
+def test_a_state_whose_attributes_were_cut_short_is_mended(live_dev: Simulation) -> None:
+    (attributes,) = (live_dev.folder / "state").glob(".pulumi/stacks/trainstack/dev.json.attrs")
     attributes.write_text("")
-    assert "EOF" in dev.pulumi("refresh", "--yes", check=False).stderr, "this is what the engine makes of it"
-    assert "removed dev.json.attrs" in recovered(dev)
-    assert dev.preview() == {}
+    assert "EOF" in live_dev.pulumi("refresh", "--yes", check=False).stderr, "this is what the engine makes of it"
+    assert "removed dev.json.attrs" in recovered(live_dev)
+    assert live_dev.preview() == {}
 
 
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)

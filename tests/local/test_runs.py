@@ -31,6 +31,8 @@ from workloads.topology import MULTI_WORKER_MIRRORED, PARAMETER_SERVER
 
 # What a task does, by its role: the usual shape of a parameter-server training without TensorFlow.
 BY_ROLE = f"{LISTEN}; import sys, time; task = config['task']; name = task['type'] + '-' + str(task['index'])\n"
+pytestmark = pytest.mark.process
+
 FOREVER = "import time; time.sleep(600)"
 
 
