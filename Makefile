@@ -12,6 +12,7 @@ REGION  ?= us-central1
 BUCKET  ?=
 SEED    ?= 1
 PART    ?=
+PROGRAMS ?=
 
 STATE    := $(CURDIR)/.trainstack$(if $(CLOUD),/$(CLOUD))
 COPY     := $(STATE)/project
@@ -138,8 +139,8 @@ test-times: .venv/.dev ## where the time of the last tests went, by tier and fil
 mutants: ready .venv/.dev ## inject ten bugs, one at a time, and check that `make test` catches each
 	@python -m tests.mutants
 
-bench: ready .venv/.dev ## ratios of things measured side by side
-	@python -m tests.bench && python -m tests.bench_training
+bench: ready .venv/.dev ## ratios of things measured side by side, about an hour: [ROUNDS=1] [PROGRAMS="digits mnist"]
+	@python -m tests.bench && python -m tests.bench_training $(PROGRAMS)
 
 rehearse: .venv/.ready ## trainings that are killed and stopped while they train: FAULTS=20 SEED=1
 	@python -m ops rehearse --faults $(FAULTS) --seed $(SEED)

@@ -36,8 +36,8 @@ from workloads.local import ports, runs
 from workloads.local.plan import RUNS, plan
 from workloads.topology import Topology, encode, loopback, tf_config
 
-ROUNDS = 3
-MORE_ROUNDS = 5  # of what takes seconds
+ROUNDS = int(os.environ.get("ROUNDS") or 3)
+MORE_ROUNDS = int(os.environ.get("ROUNDS") or 5)  # of what takes seconds
 # An epoch of one step, so that the first line of metrics is the first step.
 TRAINING: dict[str, Any] = {
     "program": "digits",

@@ -35,7 +35,7 @@ from trainer import arguments, data, memory, programs
 from workloads.local import ports, runs
 from workloads.topology import Topology, encode, loopback, tf_config
 
-WINDOWS = 5
+WINDOWS = int(os.environ.get("ROUNDS") or 5)
 EPOCHS = 4  # of a window; the first does not count
 TOPOLOGIES = {
     "parameter_server × 1": Topology(chief=1, worker=1, ps=1),

@@ -157,6 +157,7 @@ def test_make_env_prepares_a_shell_and_prints_nothing_else() -> None:
         "PATH",
         "PULUMI_BACKEND_URL",
         "PULUMI_CONFIG_PASSPHRASE",
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION",
         "PULUMI_HOME",
         "PULUMI_SKIP_UPDATE_CHECK",
         "PULUMI_STACK",
@@ -204,6 +205,7 @@ def test_make_help_lists_every_command_of_the_readme() -> None:
     assert {"up", "down", "test"} <= used <= listed
 
 
+@pytest.mark.process
 def test_no_module_of_the_tests_loads_tensorflow_with_itself() -> None:
     """All are loaded by every process of the tests, and one that has Pulumi's gRPC, too, crashes now and then."""
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in tracked("tests/*test_*.py")]

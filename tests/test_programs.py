@@ -1,7 +1,6 @@
 """Every program under every strategy that it is for, through the real engine: it learns, is stopped halfway, goes on at the right step, and is exported.
 
-What is run are the files of examples/, so they are tried as they are. The main strategy of each program is part of `make test`, the others of
-`make test-full`.
+What is run are the files of examples/, so they are tried as they are. `make test` has mnist under its main strategy, `make test-full` the others.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ ALONE = {"strategy": "mirrored", "chief": None, "ps": None, "worker": {"gpus": 2
 SHORT: dict[str, Any] = {"args": {"epochs": 4}}  # half of the example's, and still clearly more than a guess
 
 CASES = {
-    "resnet_cifar10-parameter_server": Case("resnet_cifar10", "accuracy", 0.1, 0.25, SHORT),
+    "resnet_cifar10-parameter_server": Case("resnet_cifar10", "accuracy", 0.1, 0.25, SHORT, full=True),
     "resnet_cifar10-parameter_server-fit": Case("resnet_cifar10", "accuracy", 0.1, 0.25, {"args": {"epochs": 4, "loop": "fit"}}, full=True),
     "resnet_cifar10-parameter_server-sidecar": Case(
         "resnet_cifar10", "accuracy", 0.1, 0.25, {**SHORT, "evaluator": {"mode": "sidecar"}}, full=True
@@ -62,10 +61,10 @@ CASES = {
     "resnet_cifar10-mirrored": Case("resnet_cifar10", "accuracy", 0.1, 0.4, ALONE, full=True),
     "mnist-multi_worker_mirrored-custom": Case("mnist", "accuracy", 0.1, 0.85),
     "mnist-multi_worker_mirrored-fit": Case("mnist", "accuracy", 0.1, 0.85, {"args": {"loop": "fit"}}, full=True),
-    "taxi_tips-parameter_server": Case("taxi_tips", "auc", 0.5, 0.8),
-    "cats_vs_dogs-mirrored": Case("cats_vs_dogs", "accuracy", 0.5, 0.8),
+    "taxi_tips-parameter_server": Case("taxi_tips", "auc", 0.5, 0.8, full=True),
+    "cats_vs_dogs-mirrored": Case("cats_vs_dogs", "accuracy", 0.5, 0.8, full=True),
     "cats_vs_dogs-multi_worker_mirrored": Case("cats_vs_dogs", "accuracy", 0.5, 0.8, TOGETHER, full=True),
-    "issue_summaries-parameter_server": Case("issue_summaries", "token_accuracy", 0.55, 0.7),
+    "issue_summaries-parameter_server": Case("issue_summaries", "token_accuracy", 0.55, 0.7, full=True),
 }
 
 
@@ -76,6 +75,7 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name, marks=[pytest.mark.full] * case.full) for name, case in CASES.items()])
 def test_it_learns_goes_on_where_it_was_stopped_and_is_exported(stack: Stack, case: Case) -> None:
+    """Its data is made, and TensorFlow starts three times: for each half of the training, and to ask the exported model."""
     stack.up({case.name: case.settings})
     folder = stack.folder_of(case.name)
     made = runs.read_plan(folder)

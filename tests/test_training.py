@@ -1,4 +1,8 @@
-"""Whole trainings through the real engine, with real TensorFlow processes. Each takes tens of seconds, so they run one after another."""
+"""Whole trainings through the real engine, with real TensorFlow processes.
+
+`make test` has one for each strategy (multi_worker_mirrored is that of mnist, in test_programs.py), and each thing that a training can be or go through once;
+`make test-full` has the combinations.
+"""
 
 from __future__ import annotations
 
@@ -71,97 +75,93 @@ def ops(stack: Stack, *arguments: str, code: int = 0) -> str:
     return done.stdout if code != 1 else done.stderr
 
 
-def test_the_default_reaches_its_accuracy_and_leaves_nothing_running(default: Stack) -> None:
-    folder = default.folder_of("digits")
-    assert accuracy(folder) >= 0.95
-    assert {task["name"]: task["state"] for task in default.status("digits")["tasks"]} == dict.fromkeys(
-        ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"], "succeeded"
-    )
-    eventually(lambda: alive(folder) == [], 5, "processes are left")
+@pytest.mark.xdist_group("default")
+class TestTheDefault:
+    """What the default training has left, as files and as commands show it."""
 
+    def test_the_default_reaches_its_accuracy_and_leaves_nothing_running(self, default: Stack) -> None:
+        folder = default.folder_of("digits")
+        assert accuracy(folder) >= 0.95
+        assert {task["name"]: task["state"] for task in default.status("digits")["tasks"]} == dict.fromkeys(
+            ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"], "succeeded"
+        )
+        eventually(lambda: alive(folder) == [], 5, "processes are left")
 
-def test_the_evaluator_tried_every_checkpoint_and_the_last(default: Stack) -> None:
-    """20 epochs of 22 steps, a checkpoint after every second."""
-    folder = default.folder_of("digits")
-    assert [record["step"] for record in records(folder, "evaluation")] == list(range(44, 441, 44))
-    assert len(checkpoint_steps(folder)) >= 3
-    assert checkpoint_steps(folder)[-1] == 440
+    def test_the_evaluator_tried_every_checkpoint_and_the_last(self, default: Stack) -> None:
+        """20 epochs of 22 steps, a checkpoint after every second."""
+        folder = default.folder_of("digits")
+        assert [record["step"] for record in records(folder, "evaluation")] == list(range(44, 441, 44))
+        assert len(checkpoint_steps(folder)) >= 3
+        assert checkpoint_steps(folder)[-1] == 440
 
+    def test_metrics_have_step_loss_accuracy_and_speed(self, default: Stack) -> None:
+        lines = records(default.folder_of("digits"), "metrics")
+        assert [line["step"] for line in lines] == list(range(22, 441, 22))
+        assert all({"loss", "accuracy", "examples_per_second"} <= line.keys() for line in lines)
+        assert lines[-1]["loss"] < lines[0]["loss"] / 5
+        assert all(line["examples_per_second"] > 100 for line in lines)
 
-def test_metrics_have_step_loss_accuracy_and_speed(default: Stack) -> None:
-    lines = records(default.folder_of("digits"), "metrics")
-    assert [line["step"] for line in lines] == list(range(22, 441, 22))
-    assert all({"loss", "accuracy", "examples_per_second"} <= line.keys() for line in lines)
-    assert lines[-1]["loss"] < lines[0]["loss"] / 5
-    assert all(line["examples_per_second"] > 100 for line in lines)
+    def test_the_run_folder_has_what_a_person_looks_for(self, default: Stack) -> None:
+        folder = default.folder_of("digits")
+        assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+        summary = (folder / "SUMMARY.md").read_text()
+        for part in (
+            "succeeded",
+            f"{accuracy(folder):.4f}",
+            "--program=digits",
+            "plot.png",
+            "strategy: parameter_server",
+            "1 chief, 2 worker, 1 ps, 1 evaluator",
+            f"{folder}/model/440 ",
+        ):
+            assert part in summary
+        run = json.loads((folder / "logs" / "run.json").read_text())
+        assert run["state"] == "succeeded"
+        assert run["evaluation"]["step"] == 440
+        assert list((folder / "logs" / "train").glob("events.out.tfevents.*"))
+        assert list((folder / "logs" / "evaluation").glob("events.out.tfevents.*"))
 
+    def test_status_and_list_as_text_and_as_json(self, default: Stack) -> None:
+        assert "chief-0" in ops(default, "status")
+        shown = json.loads(ops(default, "--json", "status"))[0]
+        assert shown["state"] == "succeeded"
+        assert shown["evaluation"]["accuracy"] >= 0.95
+        assert "succeeded" in ops(default, "list")
+        assert json.loads(ops(default, "--json", "list"))[0]["run"] == "1"
 
-def test_the_run_folder_has_what_a_person_looks_for(default: Stack) -> None:
-    folder = default.folder_of("digits")
-    assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
-    summary = (folder / "SUMMARY.md").read_text()
-    for part in (
-        "succeeded",
-        f"{accuracy(folder):.4f}",
-        "--program=digits",
-        "plot.png",
-        "strategy: parameter_server",
-        "1 chief, 2 worker, 1 ps, 1 evaluator",
-        f"{folder}/model/440 ",
-    ):
-        assert part in summary
-    run = json.loads((folder / "logs" / "run.json").read_text())
-    assert run["state"] == "succeeded"
-    assert run["evaluation"]["step"] == 440
-    assert list((folder / "logs" / "train").glob("events.out.tfevents.*"))
-    assert list((folder / "logs" / "evaluation").glob("events.out.tfevents.*"))
+    def test_watching_a_run_that_has_ended_says_how(self, default: Stack) -> None:
+        shown = ops(default, "watch")
+        assert "digits, run 1: succeeded after" in shown
+        assert f"test accuracy {accuracy(default.folder_of('digits')):.4f}" in shown
+        assert "plot.png" in shown
 
+    def test_logs_of_a_task_and_of_a_role(self, default: Stack) -> None:
+        assert "epoch 20/20" in ops(default, "logs", "chief-0")
+        both = ops(default, "logs", "worker")
+        assert {line.split()[0] for line in both.splitlines()} == {"worker-0", "worker-1"}
+        assert json.loads(ops(default, "--json", "logs", "chief-0").splitlines()[0])["task"] == "chief-0"
+        assert "the tasks are chief-0" in ops(default, "logs", "worker-7", code=1)
 
-def test_status_and_list_as_text_and_as_json(default: Stack) -> None:
-    assert "chief-0" in ops(default, "status")
-    shown = json.loads(ops(default, "--json", "status"))[0]
-    assert shown["state"] == "succeeded"
-    assert shown["evaluation"]["accuracy"] >= 0.95
-    assert "succeeded" in ops(default, "list")
-    assert json.loads(ops(default, "--json", "list"))[0]["run"] == "1"
+    def test_the_model_can_be_listed_fetched_and_asked(self, default: Stack, tmp_path: Path) -> None:
+        from trainer.programs import digits
 
+        assert json.loads(ops(default, "--json", "models", "list"))[0]["training"] == "digits"
+        ops(default, "models", "fetch", str(tmp_path / "model"))
+        assert (tmp_path / "model" / "saved_model.pb").exists()
+        assert "exists already" in ops(default, "models", "fetch", str(tmp_path / "model"), code=1)
+        images, labels = digits.read(digits.shipped())
+        (tmp_path / "inputs.json").write_text(json.dumps({"instances": images[:50:5].tolist()}))
+        answers = json.loads(ops(default, "--json", "predict", str(tmp_path / "inputs.json")))["predictions"]
+        guessed = [max(range(10), key=answer["probabilities"].__getitem__) for answer in answers]
+        assert sum(guess == label for guess, label in zip(guessed, labels[:50:5], strict=True)) >= 9
+        (tmp_path / "wrong.csv").write_text("1,2,3\n")
+        assert "does not fit the model" in ops(default, "predict", str(tmp_path / "wrong.csv"), code=1)
 
-def test_watching_a_run_that_has_ended_says_how(default: Stack) -> None:
-    shown = ops(default, "watch")
-    assert "digits, run 1: succeeded after" in shown
-    assert f"test accuracy {accuracy(default.folder_of('digits')):.4f}" in shown
-    assert "plot.png" in shown
-
-
-def test_logs_of_a_task_and_of_a_role(default: Stack) -> None:
-    assert "epoch 20/20" in ops(default, "logs", "chief-0")
-    both = ops(default, "logs", "worker")
-    assert {line.split()[0] for line in both.splitlines()} == {"worker-0", "worker-1"}
-    assert json.loads(ops(default, "--json", "logs", "chief-0").splitlines()[0])["task"] == "chief-0"
-    assert "the tasks are chief-0" in ops(default, "logs", "worker-7", code=1)
-
-
-def test_the_model_can_be_listed_fetched_and_asked(default: Stack, tmp_path: Path) -> None:
-    from trainer.programs import digits
-
-    assert json.loads(ops(default, "--json", "models", "list"))[0]["training"] == "digits"
-    ops(default, "models", "fetch", str(tmp_path / "model"))
-    assert (tmp_path / "model" / "saved_model.pb").exists()
-    assert "exists already" in ops(default, "models", "fetch", str(tmp_path / "model"), code=1)
-    images, labels = digits.read(digits.shipped())
-    (tmp_path / "inputs.json").write_text(json.dumps({"instances": images[:50:5].tolist()}))
-    answers = json.loads(ops(default, "--json", "predict", str(tmp_path / "inputs.json")))["predictions"]
-    guessed = [max(range(10), key=answer["probabilities"].__getitem__) for answer in answers]
-    assert sum(guess == label for guess, label in zip(guessed, labels[:50:5], strict=True)) >= 9
-    (tmp_path / "wrong.csv").write_text("1,2,3\n")
-    assert "does not fit the model" in ops(default, "predict", str(tmp_path / "wrong.csv"), code=1)
-
-
-def test_mistakes_of_a_person_are_one_sentence(default: Stack) -> None:
-    assert "nothing to cancel" in ops(default, "cancel", code=1)
-    assert "there is no run '7'" in ops(default, "--run", "7", "status", code=1)
-    assert "there is no file" in ops(default, "predict", "nowhere.json", code=1)
-    ops(default, "no-such-command", code=2)
+    def test_mistakes_of_a_person_are_one_sentence(self, default: Stack) -> None:
+        assert "nothing to cancel" in ops(default, "cancel", code=1)
+        assert "there is no run '7'" in ops(default, "--run", "7", "status", code=1)
+        assert "there is no file" in ops(default, "predict", "nowhere.json", code=1)
+        ops(default, "no-such-command", code=2)
 
 
 # ----------------------------------------------------------------------------------------- every strategy
@@ -170,16 +170,17 @@ def test_mistakes_of_a_person_are_one_sentence(default: Stack) -> None:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        (
+        pytest.param(
             "servers-fit-inline",
             {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "args": {"epochs": 12, "loop": "fit", "checkpoint_every": 4}},
+            marks=pytest.mark.full,
         ),
         pytest.param(
             "two-workers-fit",
             {"strategy": "multi_worker_mirrored", "worker": {"replicas": 2}, "args": {"epochs": 20, "checkpoint_every": 5}},
-            marks=pytest.mark.full,  # as mnist is trained in test_programs.py
+            marks=pytest.mark.full,
         ),
-        (
+        pytest.param(
             "chief-and-worker-custom",
             {
                 "strategy": "multi_worker_mirrored",
@@ -188,11 +189,12 @@ def test_mistakes_of_a_person_are_one_sentence(default: Stack) -> None:
                 "evaluator": {"mode": "sidecar"},
                 "args": {"epochs": 20, "loop": "custom", "checkpoint_every": 5},
             },
+            marks=pytest.mark.full,  # tests/test_programs.py trains mnist under this strategy
         ),
         pytest.param(
             "mirrored-fit",
             {"strategy": "mirrored", "worker": {"gpus": 2}, "args": {"epochs": 20, "checkpoint_every": 5}},
-            marks=pytest.mark.full,  # as cats_vs_dogs is
+            marks=pytest.mark.full,
         ),
         (
             "mirrored-custom",
@@ -226,6 +228,7 @@ def test_a_script_that_only_knows_tf_config_trains_and_its_servers_end(stack: St
     eventually(lambda: alive(folder) == [], 5, "processes are left")
 
 
+@pytest.mark.full
 def test_a_program_of_ones_own_trains_from_anywhere(stack: Stack) -> None:
     """The one of the documentation, as a file outside of this tree under parameter servers, and as a module in one task."""
     written = re.search(r"```python\n(def model.*?)```", (ROOT / "docs" / "programs.md").read_text(), re.DOTALL)
@@ -333,6 +336,7 @@ def test_a_cancelled_run_goes_on_where_it_stopped(stack: Stack) -> None:
     assert accuracy(folder) >= 0.95
 
 
+@pytest.mark.full
 def test_workers_that_train_together_stop_and_save_together(stack: Stack) -> None:
     settings = {
         "program": "digits",
@@ -353,6 +357,7 @@ def test_workers_that_train_together_stop_and_save_together(stack: Stack) -> Non
     assert accuracy(folder) >= 0.95
 
 
+@pytest.mark.full
 def test_a_killed_worker_and_a_killed_server_cost_a_restart_each(stack: Stack) -> None:
     stack.up({"t": {"program": "digits", "worker": {"replicas": 2}, "ps": {"replicas": 1}, "args": {"epochs": 40, "checkpoint_every": 2}}})
     folder = stack.folder_of("t")
@@ -376,6 +381,7 @@ def test_a_killed_worker_and_a_killed_server_cost_a_restart_each(stack: Stack) -
     assert accuracy(folder) >= 0.95
 
 
+@pytest.mark.full
 def test_another_run_can_start_from_an_earlier_one_and_more_epochs_go_on(stack: Stack) -> None:
     settings: dict[str, Any] = {"program": "digits", "strategy": "mirrored", "args": {"epochs": 2, "steps_per_epoch": 10}}
     stack.up({"t": settings})
@@ -393,6 +399,7 @@ def test_another_run_can_start_from_an_earlier_one_and_more_epochs_go_on(stack: 
     assert [line["step"] for line in records(folder, "metrics")] == [35, 40, 43, 46], "two of four epochs were done, however long they were"
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_shape_is_refused_once_and_with_the_reason(stack: Stack) -> None:
     settings: dict[str, Any] = {"program": "digits", "strategy": "mirrored", "args": {"epochs": 1, "steps_per_epoch": 2}}
     stack.up({"t": settings})

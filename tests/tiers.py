@@ -12,6 +12,7 @@ that has loaded both crashes now and then: that is why there is more than one gr
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -42,7 +43,13 @@ class Group:
 
     def command(self, marks: str, times: Path, part: str) -> list[str]:
         command = [sys.executable, "-m", "pytest", "-m", f"({marks}) and ({self.marks})", f"--junitxml={times}"]
-        return [*command, "-n", str(self.processes), "--dist", self.dist, *([f"--part={part}"] if part else [])]
+        return [*command, "-n", str(self.processes), "--dist", self.dist, *([f"--part={part}"] if part else []), *self.files()]
+
+    def files(self) -> list[str]:
+        """The files that name one of the group's marks. Collecting the others would cost each process seconds, to find nothing."""
+        wanted = [f"pytest.mark.{mark}" for mark in re.findall(r"(?<!not )\b(?!and|or|not)[a-z]+", self.marks)]
+        found = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if any(mark in path.read_text() for mark in wanted))
+        return [str(path.relative_to(ROOT)) for path in found]
 
 
 # What computes has as many processes as a small machine has cores; what waits for engines, processes and timers has more.
@@ -50,7 +57,7 @@ GROUPS = (
     Group("rules and functions", "not engine and not process and not tensorflow and not training and not cluster", 2),
     Group("TensorFlow in the tests' own process", "tensorflow", 2),
     Group("processes and engines", "(engine or process) and not tensorflow and not training and not cluster", 4),
-    Group("trainings", "training", 2),
+    Group("trainings", "training", 2, "loadgroup"),
     Group("pods", "cluster", 3, "loadgroup"),
 )
 TIERS = {"test": "not full and not cluster", "full": "full and not cluster", "cluster": "cluster"}

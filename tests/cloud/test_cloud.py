@@ -335,6 +335,7 @@ def test_many_at_once_lose_nothing(cloud: Cloud) -> None:
     assert len(cloud.resources()) == cloud.creations == 40
 
 
+@pytest.mark.process
 def test_gcloud_lists_and_deletes_keys_and_versions(cloud: Cloud) -> None:
     account = make(cloud, google.ACCOUNT, accountId="nodes")
     key = make(cloud, google.KEY, serviceAccountId=account)
@@ -436,6 +437,7 @@ def changes(result: Any) -> dict[str, int]:
     return {str(getattr(name, "value", name)): count for name, count in counts.items() if getattr(name, "value", name) != "same"}
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_the_engine_creates_changes_and_destroys(environment: Cloud, tmp_path: Path) -> None:
     stack = stack_of(program())
@@ -468,6 +470,7 @@ def test_the_engine_creates_changes_and_destroys(environment: Cloud, tmp_path: P
     assert len(environment.enabled) == len(google.API_TITLES)
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_an_error_of_the_cloud_reaches_the_person_and_the_rest_can_go_on(environment: Cloud) -> None:
     stack = stack_of(program())

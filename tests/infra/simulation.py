@@ -145,7 +145,7 @@ class Simulation:
     def pulumi(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command of the CLI."""
         command = ["pulumi", *self.of_this_stack(*arguments)]
-        if arguments[0] in ("up", "preview"):
+        if arguments[0] in ("up", "preview") or "--run-program" in arguments:
             return self.checked(self.in_fork(command_line, command, self.env, self.launcher), check)
         return self.run(*command, check=check)
 

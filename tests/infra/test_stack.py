@@ -72,20 +72,23 @@ def test_an_environment_comes_up_changes_and_goes(dev: Simulation) -> None:
     pool = next(each for each in dev.cloud.resources() if each.id == POOL)
     assert pool.inputs["autoscaling"]["totalMaxNodeCount"] == 8
 
-    dev.training(worker=workers(dev, accelerator="t4"))
-    assert changes(dev) == {
+    dev.destroy()
+    assert dev.left() == []
+    assert dev.state().get("resources", []) == []
+    assert "some-project/container.googleapis.com" in dev.cloud.enabled, "services stay enabled"
+
+
+@pytest.mark.full
+def test_another_accelerator_is_another_pool(live_dev: Simulation) -> None:
+    live_dev.training(worker=workers(live_dev, accelerator="t4"))
+    assert changes(live_dev) == {
         "create": {"pool-gpu-t4-1-spot"},
         "update": {"digits-service"},
         "replace": {"digits-worker"},
         "delete": {"pool-gpu-l4-1-spot"},
     }, "another accelerator is another pool, and workers that go there, no more"
-    dev.up()
-    assert {each.inputs["name"] for each in dev.cloud.resources(google.NODE_POOL)} == {"cpu", "gpu-t4-1-spot"}
-
-    dev.destroy()
-    assert dev.left() == []
-    assert dev.state().get("resources", []) == []
-    assert "some-project/container.googleapis.com" in dev.cloud.enabled, "services stay enabled"
+    live_dev.up()
+    assert {each.inputs["name"] for each in live_dev.cloud.resources(google.NODE_POOL)} == {"cpu", "gpu-t4-1-spot"}
 
 
 def test_what_is_beside_a_training_comes_and_goes_without_it(live_dev: Simulation) -> None:
@@ -146,6 +149,7 @@ def test_nothing_of_kubernetes_is_left_when_the_nodes_go(dev: Simulation) -> Non
         )
 
 
+@pytest.mark.full
 def test_the_cluster_stays_until_the_disks_are_gone(dev: Simulation) -> None:
     """A claim's deletion is not its disk's. Here one stays for a while after the namespace has gone."""
     dev.training(volumes=[CLAIM])
@@ -300,26 +304,25 @@ def make(folder: Path, *arguments: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("environment", ["dev", *(pytest.param(name, marks=pytest.mark.full) for name in ("staging", "prod"))])
-def test_the_preview_of_an_environment_is_the_golden_one(tmp_path: Path, environment: str) -> None:
-    """Run with UPDATE_GOLDEN=1 to accept what has changed, and read the difference before it is committed."""
+OUTPUTS = (
+    *("buckets", "cluster", "console", "identity", "image", "kubeconfig", "on_destroy", "readme", "registry", "stack_settings"),
+    "trainings",
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("environment", ["dev", "staging", "prod"])
+def test_make_preview_shows_every_output(tmp_path: Path, environment: str) -> None:
     shown = make(tmp_path, "preview", f"STACK={environment}")
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert re.search(r"\+ \d+ to create", shown.stdout)
-    for output in (
-        "buckets",
-        "cluster",
-        "console",
-        "identity",
-        "image",
-        "kubeconfig",
-        "on_destroy",
-        "readme",
-        "registry",
-        "stack_settings",
-        "trainings",
-    ):
+    for output in OUTPUTS:
         assert re.search(rf"^ +{output} *:", shown.stdout, re.MULTILINE), f"{output} is not among the outputs"
+
+
+@pytest.mark.parametrize("environment", ["dev", *(pytest.param(name, marks=pytest.mark.full) for name in ("staging", "prod"))])
+def test_the_plan_of_an_environment_is_the_golden_one(tmp_path: Path, environment: str) -> None:
+    """Run with UPDATE_GOLDEN=1 to accept what has changed, and read the difference before it is committed."""
     with simulation(tmp_path / "again", environment) as stack:
         plan = planned(stack)
     golden = GOLDEN / f"{environment}.yaml"

@@ -48,6 +48,9 @@ def fails(folder: Path, name: str) -> None:
         stack.cloud.script([Fault(name=name)])
         assert google.UNAVAILABLE in stack.refused()
         stack.up()
+        assert sorted(each.name for each in stack.cloud.log if each.call == "create" and not each.error) == points(), (
+            "nothing is left out of the sweep"
+        )
         assert stack.preview() == {}
         stack.destroy()
         assert stack.left() == []
@@ -112,24 +115,13 @@ def test_the_whole_sweep(tmp_path: Path, at: str, shard: int) -> None:
         {"fails": fails, "killed": killed}[at](tmp_path / str(number), name)
 
 
-def test_the_sweep_knows_everything_that_is_made(tmp_path: Path) -> None:
-    with simulation(tmp_path / "dev") as stack:
-        stack.add_secrets()
-        stack.up()
-        made = sorted(each.name for each in stack.cloud.log if each.call == "create")
-        assert made == points()
-        stack.destroy()
-        assert stack.left() == []
-
-
-def test_recovering_a_stack_that_nothing_happened_to_changes_nothing(live_dev: Simulation) -> None:
+@pytest.mark.full
+def test_recover_leaves_a_healthy_stack_alone_and_repairs_a_truncated_attributes_file(live_dev: Simulation) -> None:
     before = sorted(each["urn"] for each in live_dev.state()["resources"])
     assert "nothing is pending" in recovered(live_dev)
     assert sorted(each["urn"] for each in live_dev.state()["resources"]) == before
     assert live_dev.preview() == {}
 
-
-def test_a_state_whose_attributes_were_cut_short_is_mended(live_dev: Simulation) -> None:
     (attributes,) = (live_dev.folder / "state").glob(".pulumi/stacks/trainstack/dev.json.attrs")
     attributes.write_text("")
     assert "EOF" in live_dev.pulumi("refresh", "--yes", check=False).stderr, "this is what the engine makes of it"
@@ -149,6 +141,7 @@ def test_a_replacement_that_was_interrupted_keeps_the_old_one_until_it_is_done()
     assert [(each["id"], each.get("delete", False)) for each in resources] == [("old", True), ("projects/p/global/networks/new", False)]
 
 
+@pytest.mark.full
 def test_what_is_older_than_the_interrupted_up_is_left_alone(dev: Simulation) -> None:
     """A bucket that an earlier stack kept, and a key that a person made."""
     dev.add_secrets()

@@ -166,6 +166,7 @@ def valid(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_make_render_writes_the_objects_of_dev(tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PULUMI", "MFLAGS", "GOOGLE", "CLOUDSDK"))}

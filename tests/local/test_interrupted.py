@@ -19,14 +19,9 @@ from workloads.local import runs
 
 pytestmark = pytest.mark.engine
 
-# From the engine's first moments to its end, in parts of what the whole takes; in `make test` one, when something is under way.
-MOMENTS = [
-    pytest.param((0.7,), id="in the middle"),
-    pytest.param((0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95), marks=pytest.mark.full, id="at any moment"),
-]
-SIGNALS = pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.full, id="ctrl-c"), pytest.param(signal.SIGKILL, id="kill -9")]
-)
+# From the engine's first moments to its end, in parts of what the whole takes.
+MOMENTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
+SIGNALS = pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGKILL, id="kill -9")])
 
 
 @pytest.fixture
@@ -48,10 +43,14 @@ def engine(stack: Stack) -> list[psutil.Process]:
     return found
 
 
-def interrupted(stack: Stack, command: str, number: int, after: float) -> int:
-    """Starts a command and, so many seconds later, signals it: Ctrl-C reaches all of a terminal's processes, kill -9 the one."""
+def start(stack: Stack, command: str) -> subprocess.Popen[bytes]:
     words = ["pulumi", command, "--yes", "--skip-preview", "--stack", stack.name, "--config-file", str(stack.settings)]
-    process = subprocess.Popen(words, cwd=ROOT, env=stack.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(words, cwd=ROOT, env=stack.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def interrupted(stack: Stack, command: str, number: int, after: float) -> int:
+    """Starts a command and signals it after so many seconds: Ctrl-C reaches all of a terminal's processes, kill -9 the one."""
+    process = start(stack, command)
     time.sleep(after)
     if process.poll() is None:
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
@@ -74,14 +73,14 @@ def took(stack: Stack, command: str) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.full
 @SIGNALS
-@pytest.mark.parametrize("then", ["up", pytest.param("destroy", marks=pytest.mark.full)])
-@pytest.mark.parametrize("moments", MOMENTS)
-def test_an_interrupted_up(stack: Stack, number: int, then: str, moments: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("then", ["up", "destroy"])
+def test_an_interrupted_up(stack: Stack, number: int, then: str) -> None:
     """Each moment takes an `up` that is interrupted, one that is not, and a `destroy`."""
     whole = took(stack, "up")
     stack.destroy()
-    for moment in moments:
+    for moment in MOMENTS:
         interrupted(stack, "up", number, moment * whole)
         mend(stack)
         if then == "up":
@@ -96,14 +95,14 @@ def test_an_interrupted_up(stack: Stack, number: int, then: str, moments: tuple[
         assert locks(stack) == []
 
 
+@pytest.mark.full
 @SIGNALS
-@pytest.mark.parametrize("then", [pytest.param("up", marks=pytest.mark.full), "destroy"])
-@pytest.mark.parametrize("moments", MOMENTS)
-def test_an_interrupted_destroy(stack: Stack, number: int, then: str, moments: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("then", ["up", "destroy"])
+def test_an_interrupted_destroy(stack: Stack, number: int, then: str) -> None:
     """Each moment takes an `up`, a `destroy` that is interrupted, and one that is not."""
     stack.up()
     whole = took(stack, "destroy")
-    for moment in moments:
+    for moment in MOMENTS:
         stack.up()
         (stack.folder_of("t") / "checkpoints").mkdir(exist_ok=True)
         interrupted(stack, "destroy", number, moment * whole)
@@ -121,13 +120,14 @@ def test_an_interrupted_destroy(stack: Stack, number: int, then: str, moments: t
         eventually(lambda: engine(stack) == [], 5, f"{engine(stack)} are left")
 
 
+@pytest.mark.full
 @SIGNALS
-@pytest.mark.parametrize("moments", MOMENTS)
-def test_a_run_goes_on_while_an_up_that_changes_nothing_is_interrupted(stack: Stack, number: int, moments: tuple[float, ...]) -> None:
+def test_a_run_goes_on_while_an_up_that_changes_nothing_is_interrupted(stack: Stack, number: int) -> None:
+    """An `up` for each moment."""
     whole = took(stack, "up")
     running(stack)
     first = stack.status("t")["pid"]
-    for moment in moments:
+    for moment in MOMENTS:
         interrupted(stack, "up", number, moment * whole)
         mend(stack)
     assert stack.preview("t") == "same"
@@ -136,8 +136,7 @@ def test_a_run_goes_on_while_an_up_that_changes_nothing_is_interrupted(stack: St
 
 def test_a_run_that_a_killed_up_did_not_write_down_is_found_and_ended(stack: Stack) -> None:
     """The engine is killed as soon as the supervisor is there: the state knows of a creation without an end."""
-    words = ["pulumi", "up", "--yes", "--skip-preview", "--stack", stack.name, "--config-file", str(stack.settings)]
-    process = subprocess.Popen(words, cwd=ROOT, env=stack.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = start(stack, "up")
     while not (stack.folder_of("t") / "plan.json").exists():
         time.sleep(0.005)
     process.kill()
@@ -149,12 +148,29 @@ def test_a_run_that_a_killed_up_did_not_write_down_is_found_and_ended(stack: Sta
     assert engine(stack) == []
 
 
+def test_a_destroy_that_was_killed_is_finished_by_the_next(stack: Stack) -> None:
+    """The engine is killed as soon as the run is told to stop, when the state still has it."""
+    stack.up()
+    running(stack)
+    (stack.folder_of("t") / "checkpoints").mkdir()
+    process = start(stack, "destroy")
+    while stack.status("t")["state"] == "running":
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    mend(stack)
+    stack.destroy()
+    assert alive(stack.folder_of("t")) == []
+    assert stack.resources() == []
+    assert (stack.folder_of("t") / "checkpoints").exists(), "what was trained is not lost"
+    eventually(lambda: engine(stack) == [], 5, f"{engine(stack)} are left")
+
+
 def test_a_stack_that_somebody_works_on_is_not_taken_from_them(stack: Stack) -> None:
     stubborn = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
     stack.up({"t": {"command": stubborn, "strategy": "mirrored"}})
     eventually(lambda: len(alive(stack.folder_of("t"))) == 3, 10, "it does not run")
-    words = ["pulumi", "destroy", "--yes", "--skip-preview", "--stack", stack.name, "--config-file", str(stack.settings)]
-    process = subprocess.Popen(words, cwd=ROOT, env=stack.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start(stack, "destroy")
     eventually(lambda: locks(stack), 10, "it takes no lock")
     done = stack.run(sys.executable, "-m", "ops", "--stack", stack.name, "recover", check=False)
     assert done.returncode == 1

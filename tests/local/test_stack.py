@@ -161,13 +161,13 @@ def test_secrets_are_nowhere_in_plain_text(stack: Stack) -> None:
 
 def test_invalid_settings_stop_up_with_one_sentence_each_and_start_nothing(stack: Stack) -> None:
     """What each invalid setting is answered with is tested in tests/test_settings.py; here, how a person sees it."""
-    trainings = {"a": {"command": ["x"], "wroker": {}}, "b": {"command": ["x"], "strategy": "mirrored", "ps": {"replicas": 1}}}
+    trainings = {"a": {"command": ["x"], "wroker": {}}, "b": {"command": ["x"], "worker": {"replica": 1}}}
     done = stack.up(trainings, target="local", check=False)
     assert done.returncode != 0
     shown = done.stdout + done.stderr
     assert "the settings are not valid:\n" in shown
     assert re.search(r"^ +- trainings\.a\.wroker: .*did you mean worker\?", shown, re.MULTILINE)
-    assert re.search(r"^ +- trainings\.b\.ps\.replicas: .*\.$", shown, re.MULTILINE)
+    assert re.search(r"^ +- trainings\.b\.worker\.replica: .*did you mean replicas\?", shown, re.MULTILINE)
     assert "Traceback" not in shown
     assert runs.folders(stack.name) == []
 

@@ -19,6 +19,8 @@ from tests.cloud import google
 from tests.cloud.cloud import Cloud, Fault
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.process
+
 PROJECT = "some-project"
 PLACE = Place(PROJECT, "us-central1", "some-project-trainstack-state")
 KEY = f"projects/{PROJECT}/locations/us-central1/keyRings/trainstack/cryptoKeys/state"

@@ -91,6 +91,7 @@ def test_a_machine_with_everything_is_ready(tools: Path, capsys: pytest.CaptureF
     assert [each["subject"] for each in found if each["state"] != "ok"] == ["billing"]
 
 
+@pytest.mark.process
 def test_a_network_that_hangs_costs_seconds(tools: Path) -> None:
     (tools / "gcloud.json").write_text(json.dumps({"projects describe": {"sleep": 60}, "services list": {"sleep": 60}}))
     begun = time.monotonic()
@@ -428,6 +429,7 @@ def test_a_context_that_is_not_there_and_a_cluster_that_is_away(tmp_path: Path, 
     assert "no connection to the cluster at http://127.0.0.1:9" in found.sentence
 
 
+@pytest.mark.process
 def test_a_cluster_that_says_nothing_costs_seconds(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = on_kubernetes(tools)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # which accepts, and never answers

@@ -219,6 +219,7 @@ def test_other_targets_have_nothing_on_google_cloud(tmp_path: Path, capsys: pyte
 # -------------------------------------------------------------------------------------------------- on the simulated cloud
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_a_destroyed_stack_has_left_nothing_and_what_leaks_is_found(tmp_path: Path) -> None:
     with simulation(tmp_path / "dev") as stack:

@@ -60,7 +60,7 @@ def of_workers(dev: Simulation, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", ["workers", "ps", "accelerator", "docs"])
+@pytest.mark.parametrize("name", ["workers", *(pytest.param(name, marks=pytest.mark.full) for name in ("ps", "accelerator", "docs"))])
 def test_a_pull_request_as_its_reviewer_reads_it(dev: Simulation, name: str) -> None:
     """One scales workers, one changes ps, one the accelerator, and one only touches docs, which no resource is made of."""
     what: dict[str, dict[str, Any]] = {

@@ -195,6 +195,7 @@ def test_the_newest_version_is_the_highest_number() -> None:
     assert storage.newest([]) == ""
 
 
+@pytest.mark.process
 def test_a_bucket_is_copied_whole_and_deleted(tmp_path: Path) -> None:
     """TensorFlow's files are the same here as on gs://."""
     model = tmp_path / "models" / "880" / "variables"

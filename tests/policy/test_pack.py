@@ -67,6 +67,7 @@ def commented(preview: str, folder: Path) -> str:
     return (folder / "reports" / "dev.md").read_text()
 
 
+@pytest.mark.full
 def test_an_environment_that_keeps_the_rules_comes_up(dev: Simulation) -> None:
     """Everything is known to this one: the image by its digest, the accounts of the nodes."""
     done = dev.pulumi(*UP, "--policy-pack", str(PACK))

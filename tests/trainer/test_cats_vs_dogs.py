@@ -402,6 +402,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_it_learns_and_the_served_model_answers_jpeg_files_as_it_was_evaluated(pets: Pets, tmp_path: Path) -> None:
     import numpy as np
     import tensorflow as tf
@@ -436,6 +437,7 @@ sys.exit(max(trainer.main(words) for words in json.loads(sys.argv[1])))
 """
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_loss_on_two_devices(pets: Pets, tmp_path: Path) -> None:
     asked = [
         "--width=8",

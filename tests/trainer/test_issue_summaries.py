@@ -481,6 +481,7 @@ def last_evaluation(place: Path) -> dict[str, float]:
     return json.loads((place / "log" / "evaluation.jsonl").read_text().splitlines()[-1])
 
 
+@pytest.mark.full
 def test_it_learns_what_a_guess_without_the_body_does_not_know(folder: Path, trained: Path) -> None:
     args = training(folder)
     assert max(constant_guess(args)) < 0.6
@@ -489,6 +490,7 @@ def test_it_learns_what_a_guess_without_the_body_does_not_know(folder: Path, tra
     assert last["loss"] < first["loss"] / 2
 
 
+@pytest.mark.full
 def test_the_exported_model_on_raw_text(folder: Path, trained: Path, loaded: Any) -> None:
     """It has the figure of the last evaluation, and the titles that it writes are the ones that the trained network finds likeliest."""
     import tensorflow as tf
@@ -508,6 +510,7 @@ def test_the_exported_model_on_raw_text(folder: Path, trained: Path, loaded: Any
     assert sum(same) / len(same) > 0.25, "guesses of the first word, of which there are 33"
 
 
+@pytest.mark.full
 def test_the_exported_model_does_not_mind_what_it_is_asked(loaded: Any) -> None:
     import tensorflow as tf
 

@@ -38,6 +38,7 @@ def in_a_task() -> None:
     assert not of_the_system(24 * MB)
 
 
+@pytest.mark.process
 def test_a_task_keeps_its_memory_whatever_tensorflow_does() -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"from {__name__} import in_a_task; in_a_task()"], cwd=ROOT, capture_output=True, text=True

@@ -323,6 +323,7 @@ def test_the_same_seed_gives_the_same_numbers(data: Path, learned: Path, tmp_pat
     assert records(again, "evaluation", "step", "loss") == records(learned, "evaluation", "step", "loss")
 
 
+@pytest.mark.full
 def test_our_own_loop_learns_too_and_sgd_does(data: Path, tmp_path: Path) -> None:
     """As the task of a training with several workers, of which this is the only one."""
     folder = trained(data, tmp_path, "--epochs=3", "--loop=custom", "--optimizer=sgd", "--strategy=multi_worker_mirrored")

@@ -400,6 +400,7 @@ def served(folder: Path, trips: list[dict[str, str]]) -> Any:
     return answer["tipped"].numpy()
 
 
+@pytest.mark.full
 def test_it_learns_more_than_the_share_of_tips_and_the_kind_of_payment(data: Path, trained: Path) -> None:
     test = rows([data / "test.csv"])
     tipped = sum(float(trip["tips"]) > 0 for trip in test) / len(test)
@@ -409,6 +410,7 @@ def test_it_learns_more_than_the_share_of_tips_and_the_kind_of_payment(data: Pat
     assert 0.86 < values["auc"] < 0.95, "the payment alone gives 0.83"
 
 
+@pytest.mark.full
 def test_the_served_model_takes_raw_fields_and_has_the_figures_of_the_evaluation(data: Path, trained: Path) -> None:
     import numpy as np
     import tf_keras
@@ -426,6 +428,7 @@ def test_the_served_model_takes_raw_fields_and_has_the_figures_of_the_evaluation
     assert float(accuracy.result()) == pytest.approx(expected["accuracy"], abs=2e-5)
 
 
+@pytest.mark.full
 def test_it_is_asked_as_the_documentation_says(trained: Path) -> None:
     import tensorflow as tf
 
