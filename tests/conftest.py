@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from xdist.scheduler import LoadScopeScheduling
 
 from workloads.local import runs
 from workloads.local.plan import RUNS
@@ -42,6 +43,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         of_part = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number - 1]
         config.hook.pytest_deselected(items=[item for item in items if item not in of_part])
         items[:] = of_part
+
+
+class ByClass(LoadScopeScheduling):
+    """Tests of a class look at one thing that is expensive to make, so they stay in one process; other tests go to any."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.rpartition("::")[0] if nodeid.count("::") > 1 else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return ByClass(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -87,3 +87,23 @@ def test_every_command_is_among_the_operations() -> None:
     assert len(commands) >= 17
     missing = [name for name in commands if not re.search(rf"(trainstack|make) {name}\b", page)]
     assert missing == []
+
+
+def test_ci_runs_every_command_of_the_readme_and_of_make_help() -> None:
+    """As they are typed there; more variables may follow."""
+    lines = [line.strip().removeprefix("timed ") for name in ("run", "commands") for line in (ROOT / ".ci" / name).read_text().splitlines()]
+    ci = [re.sub(r'^refuses "[^"]*" |^if .*; then refuses "[^"]*" ', "", line) for line in lines]
+    readme = (ROOT / "README.md").read_text()
+    listed = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    typed = {command.strip() for command in re.findall(r"make [a-z][a-z-]*(?: [A-Z]+=[\w-]+)*", readme)} | {
+        f"make {name}" for name in listed
+    }
+    assert len(typed) > 25
+    assert sorted(command for command in typed if not any(re.match(rf"{command}\b", line) or f"$({command})" in line for line in ci)) == []
+    shown = [line.partition("#")[0] for line in readme.splitlines() if line.startswith("$ trainstack ")]
+    verbs = {part.split()[0] for line in shown for part in re.split(r"\$ trainstack|; trainstack|\|", line) if part.strip()} - {
+        "fetch",
+        "delete",
+    }
+    assert len(verbs) > 15
+    assert verbs <= {verb for line in ci for verb in re.findall(r"^trainstack (?:--stack \w+ )?([a-z-]+)", line)}

@@ -59,16 +59,24 @@ def suffer(strategy: str, faults: list[Fault]) -> None:
     assert steps == sorted(set(steps)), "no step is reported twice"
 
 
-def test_a_stopped_server_and_two_tasks_killed_at_once() -> None:
-    suffer(PARAMETER_SERVER, [Fault(PARAMETER_SERVER, STOP, ("ps-0",)), Fault(PARAMETER_SERVER, KILL, ("chief-0", "worker-1"))])
+def test_a_stopped_server_and_a_killed_worker() -> None:
+    """A server that is stopped is noticed after 5 s, and the chief starts again with it."""
+    suffer(PARAMETER_SERVER, [Fault(PARAMETER_SERVER, STOP, ("ps-0",)), Fault(PARAMETER_SERVER, KILL, ("worker-1",))])
+
+
+@pytest.mark.full
+def test_two_tasks_killed_at_once() -> None:
+    suffer(PARAMETER_SERVER, [Fault(PARAMETER_SERVER, KILL, ("chief-0", "worker-1"))])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("strategy", [PARAMETER_SERVER, MULTI_WORKER_MIRRORED, MIRRORED])
 def test_every_fault_is_survived(strategy: str) -> None:
+    """Each fault takes up to a minute, until the training has come further than before it."""
     suffer(strategy, [fault for fault in everything() if fault.strategy == strategy])
 
 
+@pytest.mark.full
 def test_a_damaged_last_checkpoint_costs_one_interval_more(stack: Stack) -> None:
     settings: dict[str, Any] = {"program": "digits", "strategy": "mirrored", "args": {"epochs": 4, "steps_per_epoch": 10}}
     stack.up({"t": settings})

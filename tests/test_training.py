@@ -1,7 +1,7 @@
 """Whole trainings through the real engine, with real TensorFlow processes.
 
-`make test` has one for each strategy (multi_worker_mirrored is that of mnist, in test_programs.py), and each thing that a training can be or go through once;
-`make test-full` has the combinations.
+`make test` has one for each strategy: the default for parameter_server, the one that is served for mirrored, and mnist in test_programs.py for
+multi_worker_mirrored. `make test-full` has the combinations.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ def ops(stack: Stack, *arguments: str, code: int = 0) -> str:
     return done.stdout if code != 1 else done.stderr
 
 
-@pytest.mark.xdist_group("default")
 class TestTheDefault:
     """What the default training has left, as files and as commands show it."""
 
@@ -196,9 +195,10 @@ class TestTheDefault:
             {"strategy": "mirrored", "worker": {"gpus": 2}, "args": {"epochs": 20, "checkpoint_every": 5}},
             marks=pytest.mark.full,
         ),
-        (
+        pytest.param(
             "mirrored-custom",
             {"strategy": "mirrored", "worker": {"gpus": 2}, "args": {"epochs": 20, "loop": "custom", "checkpoint_every": 5}},
+            marks=pytest.mark.full,
         ),
     ],
 )
@@ -218,7 +218,7 @@ def test_a_script_that_only_knows_tf_config_trains_and_its_servers_end(stack: St
     script = {
         "command": ["python", "tests/programs/plain_parameter_server.py"],
         "args": {"rate": 1},
-        "worker": {"replicas": 2},
+        "worker": {"replicas": 1},
         "ps": {"replicas": 1},
     }
     stack.up({"plain": script})
@@ -269,7 +269,7 @@ def test_prepared_data_is_trained_on_and_the_model_is_served(stack: Stack) -> No
 
     place = stack.folder / "data"
     code = f"import os, shutil; os.makedirs({str(place)!r}); shutil.copy({str(digits.shipped())!r}, {str(place)!r})"
-    settings = {"program": "digits", "strategy": "mirrored", "args": {"epochs": 5, "checkpoint_every": 5}}
+    settings = {"program": "digits", "strategy": "mirrored", "worker": {"gpus": 2}, "args": {"epochs": 5, "checkpoint_every": 5}}
     stack.up(
         {
             "t": {
@@ -283,12 +283,13 @@ def test_prepared_data_is_trained_on_and_the_model_is_served(stack: Stack) -> No
     )
     status = stack.wait("t", "succeeded", 90)
     folder, url = stack.folder_of("t"), status["serving"]
+    assert "replicas 2" in (folder / "tasks" / "worker-0.log").read_text()
     assert stack.outputs()["t"]["serving"] == url
     assert (place / prepare.MARKER).exists()
     eventually(lambda: stack.task("t", "serving")["state"] == "running", 30, f"{stack.status('t')}")
     with urllib.request.urlopen(url) as answer:
         version = json.load(answer)["model_version_status"][0]
-    assert (version["version"], version["state"]) == ("110", "AVAILABLE")
+    assert (version["version"], version["state"]) == ("55", "AVAILABLE")
 
     images, labels = digits.read(digits.shipped())
     question = json.dumps({"instances": images[:200].tolist()}).encode()

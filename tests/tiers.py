@@ -5,8 +5,9 @@
     python -m tests.tiers cluster             real pods
     python -m tests.tiers times               the time of the last runs, by tier and file
 
-A tier runs in groups, one pytest after the other, and ends with the first group that fails. TensorFlow and Pulumi's Python each bring a gRPC, and a process
-that has loaded both crashes now and then: that is why there is more than one group. The quickest comes first.
+A tier runs in groups, each a pytest of its own, because TensorFlow and Pulumi's Python each bring a gRPC, and a process that has loaded both crashes now and
+then. The quickest group comes first and alone: where a rule or a function is broken, the others do not start. They run in two lanes at the same time, one
+that mostly computes and one that mostly waits.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +42,7 @@ class Group:
     name: str
     marks: str
     processes: int  # how many tests run at the same time
+    lane: int = 0  # the groups of a lane run one after the other, and lanes at the same time; the first lane runs before the others
     dist: str = "worksteal"
 
     def command(self, marks: str, times: Path, part: str) -> list[str]:
@@ -52,13 +56,13 @@ class Group:
         return [str(path.relative_to(ROOT)) for path in found]
 
 
-# What computes has as many processes as a small machine has cores; what waits for engines, processes and timers has more.
 GROUPS = (
     Group("rules and functions", "not engine and not process and not tensorflow and not training and not cluster", 2),
-    Group("TensorFlow in the tests' own process", "tensorflow", 2),
-    Group("processes and engines", "(engine or process) and not tensorflow and not training and not cluster", 4),
-    Group("trainings", "training", 2, "loadgroup"),
-    Group("pods", "cluster", 3, "loadgroup"),
+    Group("engines", "engine and not training and not cluster", 3, lane=1),
+    Group("processes", "process and not engine and not tensorflow and not training and not cluster", 6, lane=2),
+    Group("TensorFlow in the tests' own process", "tensorflow", 2, lane=2),
+    Group("trainings", "training", 2, lane=2, dist="loadscope"),
+    Group("pods", "cluster", 3, lane=2, dist="loadscope"),
 )
 TIERS = {"test": "not full and not cluster", "full": "full and not cluster", "cluster": "cluster"}
 
@@ -72,24 +76,62 @@ class Case(NamedTuple):
 
 
 def run(tier: str, part: str = "") -> int:
-    """The exit code of the first group that fails, or 0."""
+    """0, or the exit code of a pytest that failed."""
     folder, started = TIMES / tier, time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     for report in folder.iterdir():
         report.unlink()
     if before := last_duration(tier):
         print(f"make {target(tier)}: {minutes(before)} the last time on this machine", flush=True)
-    counted: Counter[str] = Counter()
-    for number, group in enumerate(GROUPS):
-        times = folder / f"{number}.xml"
-        code = subprocess.run(group.command(TIERS[tier], times, part), cwd=ROOT).returncode
-        counted.update(case.outcome for case in cases(times, group.name))
-        if code not in (0, NO_TESTS):
-            return code
-    remember_duration(tier, time.monotonic() - started)
-    print(f"`make test-times` shows where {minutes(time.monotonic() - started)} went")
-    print(f"{counted['passed']} passed, 0 failed, {counted['skipped']} skipped")
-    return 0
+    lanes = [[(number, group) for number, group in enumerate(GROUPS) if group.lane == lane] for lane in range(3)]
+    running: set[Path] = set()
+
+    def run_lane(lane: list[tuple[int, Group]]) -> int:
+        for number, group in lane:
+            log = folder / f"{number}.log"
+            with log.open("w") as output:
+                running.add(log)
+                code = subprocess.run(
+                    group.command(TIERS[tier], log.with_suffix(".xml"), part), cwd=ROOT, stdout=output, stderr=output
+                ).returncode
+                running.remove(log)
+            if code != NO_TESTS:
+                print(f"\n{group.name}\n{log.read_text()}", flush=True)
+            if code not in (0, NO_TESTS):
+                return code
+        return 0
+
+    with showing_progress(running):
+        code = run_lane(lanes[0])
+        if not code:
+            with ThreadPoolExecutor(2) as pool:
+                code = max(pool.map(run_lane, lanes[1:]))
+    counted = Counter(case.outcome for number, group in enumerate(GROUPS) for case in cases(folder / f"{number}.xml", group.name))
+    took = time.monotonic() - started
+    print(f"{minutes(took)}; `make test-times` shows where the time went")
+    print(f"{counted['passed']} passed, {counted['failed'] + counted['error']} failed, {counted['skipped']} skipped", flush=True)
+    if not code:
+        remember_duration(tier, took)
+    return code
+
+
+@contextmanager
+def showing_progress(running: set[Path]) -> Iterator[None]:
+    """Prints how far each running pytest has come, every 20 s."""
+    done = threading.Event()
+
+    def show() -> None:
+        while not done.wait(20):
+            reached = {GROUPS[int(log.stem)].name: re.findall(r"\[ *(\d+)%\]", log.read_text()) for log in sorted(running)}
+            print("; ".join(f"{name} {percent[-1] if percent else 0} %" for name, percent in reached.items()), flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def run_on_cluster() -> int:

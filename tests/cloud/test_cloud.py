@@ -335,6 +335,7 @@ def test_many_at_once_lose_nothing(cloud: Cloud) -> None:
     assert len(cloud.resources()) == cloud.creations == 40
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_gcloud_lists_and_deletes_keys_and_versions(cloud: Cloud) -> None:
     account = make(cloud, google.ACCOUNT, accountId="nodes")
@@ -483,6 +484,7 @@ def test_an_error_of_the_cloud_reaches_the_person_and_the_rest_can_go_on(environ
     assert changes(stack.up()) == {}
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_a_killed_engine_leaves_a_pending_creation(environment: Cloud, tmp_path: Path) -> None:
     stack = stack_of(program())

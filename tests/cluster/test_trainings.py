@@ -46,7 +46,6 @@ WHOLE: dict[str, Any] = {
 ROLES = ("chief", "worker", "ps", "evaluator")
 
 
-@pytest.mark.xdist_group("everything")
 class TestEverything:
     """One training with all there is: data prepared first, five tasks, TensorBoard, serving, a claim; looked at, scaled, inspected, destroyed."""
 

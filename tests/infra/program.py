@@ -34,6 +34,7 @@ class Recorded(Mocks):
     calls: list[str] = field(default_factory=list)
     waits_for: dict[str, set[str]] = field(default_factory=dict)  # from a resource to those that are made before it
     options: dict[str, Any] = field(default_factory=dict)  # how the engine was asked for each, by its logical name
+    secret_outputs: set[str] = field(default_factory=set)
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
         self.resources[f"{args.typ}::{args.name}"] = args
@@ -127,7 +128,10 @@ def run(config: Mapping[str, Any], stack: str = "dev") -> tuple[Recorded, dict[s
         await run_pulumi_func(lambda: runpy.run_path(str(ROOT / "__main__.py")))
         root = pulumi.runtime.settings.get_root_resource()
         for name, value in root.outputs.items():
-            exported[name] = await pulumi.Output.from_input(value).future()
+            output = pulumi.Output.from_input(value)
+            exported[name] = await output.future()
+            if await output.is_secret():
+                recorded.secret_outputs.add(name)
 
     asyncio.run(program())
     return recorded, exported

@@ -380,9 +380,10 @@ def test_buckets_are_closed_and_deleted_or_kept_as_written(plain: Recorded) -> N
         assert (each["uniformBucketLevelAccess"], each["publicAccessPrevention"], each["location"]) == (True, "enforced", "US-CENTRAL1")
         assert (each["forceDestroy"], each["softDeletePolicy"]) == (True, {"retentionDurationSeconds": 0})
         assert each["labels"] == LABELS
-    kept = dev(storage={"logs": {"versioning": True, "delete_after_days": 30, "delete_versions_after_days": 7}}).inputs("storage/bucket")[
-        "storage-logs"
-    ]
+    assert not any(plain.options[name].retainOnDelete for name in made)
+    keeps = dev(storage={"logs": {"versioning": True, "delete_after_days": 30, "delete_versions_after_days": 7}})
+    assert keeps.options["storage-logs"].retainOnDelete
+    kept = keeps.inputs("storage/bucket")["storage-logs"]
     assert (kept["forceDestroy"], kept["softDeletePolicy"]) == (False, {"retentionDurationSeconds": 604800})
     assert kept["versioning"] == {"enabled": True}
     assert [each["condition"] for each in kept["lifecycleRules"]] == [
@@ -451,6 +452,17 @@ def test_the_namespace_is_restricted_and_its_account_is_the_trainer(plain: Recor
     account = only(plain.inputs("core/v1:ServiceAccount"))
     assert account["metadata"]["annotations"] == {"iam.gke.io/gcp-service-account": TRAINER.removeprefix("serviceAccount:")}
     assert account["automountServiceAccountToken"] is False
+
+
+def test_no_output_shows_a_secret() -> None:
+    """The settings of the stack are an output, without its secrets and without the environment variables of its tasks."""
+    config = settings_of("dev")
+    training = {**config["trainstack:trainings"]["digits"], "env": {"TOKEN": "hunter3"}}
+    recorded, outputs = run({**config, "trainstack:secrets": {"API_KEY": "hunter2"}, "trainstack:trainings": {"digits": training}})
+    assert recorded.secret_outputs == {"kubeconfig"}
+    assert outputs["stack_settings"]["trainings"]["digits"]["program"] == "digits"
+    shown = json.dumps({name: value for name, value in outputs.items() if name not in recorded.secret_outputs})
+    assert "hunter" not in shown
 
 
 def test_the_outputs_are_what_people_and_other_stacks_need() -> None:

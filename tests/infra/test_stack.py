@@ -100,6 +100,7 @@ def test_what_is_beside_a_training_comes_and_goes_without_it(live_dev: Simulatio
     }, "no task is touched"
 
 
+@pytest.mark.full
 def test_a_new_run_replaces_the_tasks_and_a_new_launcher_does(live_dev: Simulation) -> None:
     before = dict(live_dev.config)
     live_dev.training(run="2")
@@ -352,6 +353,7 @@ def inputs(state: Any) -> dict[str, Any]:
     return {**known, **options}
 
 
+@pytest.mark.full
 def test_make_up_and_down_on_the_simulated_cloud(tmp_path: Path) -> None:
     assert make(tmp_path, "up", "STACK=staging").returncode == 0
     down = make(tmp_path, "down", "STACK=staging")

@@ -182,6 +182,7 @@ def test_make_render_writes_the_objects_of_dev(tmp_path: Path) -> None:
     assert "pulumi.com/" not in everything
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_no_secret_is_in_any_file(tmp_path: Path) -> None:
     with simulation(tmp_path / "dev") as dev:

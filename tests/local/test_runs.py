@@ -454,6 +454,7 @@ class TestTheModelIsServed:
         except OSError:
             return None
 
+    @pytest.mark.full
     def test_it_comes_after_the_run_is_started_again_and_goes_with_it(self, lab: Lab, tmp_path: Path) -> None:
         code = "while not os.path.exists(os.environ['TRAINSTACK_RUN'] + '/go'): time.sleep(0.1)"
         folder = self.run(lab, tmp_path, code)

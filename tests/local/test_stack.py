@@ -122,6 +122,7 @@ def test_runs_that_have_ended_are_left_alone_and_refresh_sees_how(stack: Stack) 
         eventually(lambda end=end: alive(stack.folder_of(end)) == [], 5, f"something was started for {end}")
 
 
+@pytest.mark.full
 def test_two_trainings_side_by_side_and_one_taken_out(stack: Stack) -> None:
     stack.up({"one": training(), "two": training()})
     running(stack, "one")

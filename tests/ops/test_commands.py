@@ -93,6 +93,21 @@ def test_a_run_that_somebody_takes_down_while_it_is_followed(monkeypatch: pytest
     assert "no longer in the stack" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["status", "watch"])
+@pytest.mark.parametrize(
+    ("states", "code"), [(["succeeded"], 0), (["failed"], 3), (["vanished"], 3), (["cancelled"], 4), (["succeeded", "failed"], 3)]
+)
+def test_the_exit_code_says_how_the_runs_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, states: list[str], code: int
+) -> None:
+    class Ended(Told):
+        def runs(self, _: str | None = None) -> list[Run]:
+            return [Run(f"t{number}", "1", state, "", "", "") for number, state in enumerate(states)]
+
+    assert run(monkeypatch, Ended(), "--json", command) == code
+    assert [shown["state"] for shown in json.loads(capsys.readouterr().out)] == states
+
+
 # ------------------------------------------------------------------------------------------------------ settings
 
 

@@ -104,6 +104,7 @@ def test_it_previews_clean_on_local(tmp_path: Path, stack: Stack) -> None:
     assert [(step["op"], step["urn"].rpartition("::")[2]) for step in steps if step["urn"].endswith("::mine")] == [("create", "mine")]
 
 
+@pytest.mark.full
 @pytest.mark.engine
 @pytest.mark.training
 def test_it_trains_as_it_is(tmp_path: Path, stack: Stack) -> None:

@@ -84,6 +84,7 @@ def test_the_documentation_shows_the_report_as_it_is() -> None:
     assert shown[-1].startswith("<details>")
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_what_was_done_reads_as_what_was_announced_and_no_secret_is_in_it(tmp_path: Path) -> None:
     """A finished `up` carries the same, a stack that goes says what it loses, and neither shows a secret."""

@@ -68,6 +68,7 @@ def test_a_manifest_becomes_these_settings_with_these_notes(manifest: Path) -> N
     assert found.text() == golden.read_text(), "read the difference; UPDATE_GOLDEN=1 accepts it"
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_the_manifests_preview_clean(tmp_path: Path) -> None:
     """All ten are the trainings of one stack: one preview by the real engine, with every Job of every role that there is to be."""

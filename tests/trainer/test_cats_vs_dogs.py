@@ -107,7 +107,9 @@ def test_generated_pictures_are_in_the_published_layout_and_all_of_them_are_in_t
     assert set(expected) <= found
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 11])  # 8 files: whole files for one and four workers, records for the others
+@pytest.mark.parametrize(
+    "count", [3, 4, *(pytest.param(count, marks=pytest.mark.full) for count in (1, 5, 11))]
+)  # 8 files: whole files for one and four workers, records for the others
 def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(pets: Pets, count: int) -> None:
     args = settings(pets[0])
     parts = []
@@ -304,6 +306,7 @@ def test_varied_copies_are_of_the_training_pictures_alone_and_the_same_for_the_s
     assert set(read(train)) < set(read(more_train))
 
 
+@pytest.mark.full
 def test_several_processes_make_the_same_shards(flags: Path, tmp_path: Path) -> None:
     asked = [f"--source={flags}", "--image-size=16", "--shards=4"]
     for processes in (1, 2):

@@ -158,7 +158,7 @@ def test_the_text_of_the_test_issues_is_kept(folder: Path, table: Path) -> None:
     assert found == Counter((issue.body, issue.title) for issue in issues(table) if issue.is_test(10))
 
 
-@pytest.mark.parametrize("count", [3, 4, 5, 11])
+@pytest.mark.parametrize("count", [3, 4, *(pytest.param(count, marks=pytest.mark.full) for count in (5, 11))])
 def test_shards_are_disjoint_and_complete_and_apart_from_the_test_data(folder: Path, count: int) -> None:
     args = training(folder)
     whole, test = program.datasets(args, Shard())

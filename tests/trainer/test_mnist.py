@@ -301,6 +301,7 @@ def learned(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(data, tmp_path_factory.mktemp("learned"), *REPEATABLE)
 
 
+@pytest.mark.full
 def test_it_learns_and_the_exported_model_gives_the_same_figure_on_raw_images(data: Path, learned: Path) -> None:
     import tensorflow as tf
 
@@ -317,6 +318,7 @@ def test_it_learns_and_the_exported_model_gives_the_same_figure_on_raw_images(da
     assert records(learned, "evaluation", "accuracy", "loss")[-1] == pytest.approx((accuracy, loss), abs=1e-4)
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_numbers(data: Path, learned: Path, tmp_path: Path) -> None:
     again = trained(data, tmp_path, *REPEATABLE)
     assert records(again, "metrics", "step", "loss") == records(learned, "metrics", "step", "loss")

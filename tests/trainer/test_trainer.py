@@ -83,7 +83,7 @@ def test_missing_data_is_a_configuration_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("loop", ["custom", "fit"])
+@pytest.mark.parametrize("loop", ["custom", pytest.param("fit", marks=pytest.mark.full)])
 def test_nothing_is_left_among_the_temporary_files(tmp_path: Path, loop: str) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
