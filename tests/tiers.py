@@ -115,6 +115,13 @@ def run(tier: str, part: str = "") -> int:
     return code
 
 
+def reached(output: str) -> str:
+    """How many tests of how many have ended, by what pytest has printed."""
+    total = re.search(r"\[(\d+) items?\]", output)
+    ended = sum(len(line.partition(" ")[0]) for line in output.splitlines() if re.match(r"[.FEsxX]+( |$)", line))
+    return f"{ended} of {total[1]}" if total else "collecting"
+
+
 @contextmanager
 def showing_progress(running: set[Path]) -> Iterator[None]:
     """Prints how far each running pytest has come, every 20 s."""
@@ -122,8 +129,7 @@ def showing_progress(running: set[Path]) -> Iterator[None]:
 
     def show() -> None:
         while not done.wait(20):
-            reached = {GROUPS[int(log.stem)].name: re.findall(r"\[ *(\d+)%\]", log.read_text()) for log in sorted(running)}
-            print("; ".join(f"{name} {percent[-1] if percent else 0} %" for name, percent in reached.items()), flush=True)
+            print("; ".join(f"{GROUPS[int(log.stem)].name}: {reached(log.read_text())}" for log in sorted(running)), flush=True)
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()

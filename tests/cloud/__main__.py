@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--real", action="store_true", help="work on real clusters where a kubeconfig leads to one")
     parser.add_argument("command", nargs="+", help="after --")
     arguments = parser.parse_args()
+    arguments.state.parent.mkdir(parents=True, exist_ok=True)
     with serve(Cloud(arguments.state), arguments.real) as environment:
         process = subprocess.Popen(arguments.command, env={**os.environ, **environment})
         # Ctrl-C reaches the command by itself, from the terminal. A handler, since an ignored signal would stay ignored in the command.
