@@ -9,8 +9,7 @@
 Only the standard library is used here, because nothing else is installed yet. What is installed already is left alone.
 
 The Pulumi CLI is the one on PATH if it is new enough; else the official release, checked against its published checksum;
-else, where that cannot be downloaded, a build from its Go modules. That build leaves out `pulumi api` and compiles without
-optimization, which makes no measurable difference to previews and ups: their time is spent in Python.
+else, where that cannot be downloaded, a build from its Go modules, which leaves out `pulumi api`.
 """
 
 from __future__ import annotations
@@ -46,8 +45,10 @@ SDK_MODULE = "github.com/pulumi/pulumi/sdk/v3"
 # other commands; a file of ours replaces the rest.
 API_COMMAND, KEPT_FILES = Path("cmd") / "pulumi" / "cloud", ("envelope.go", "resolve.go")
 API_COMMAND_REPLACED = Path(__file__).parent / "pulumi" / "api.go"
-# Without xDS in gRPC, which Google's storage client loads for connections that Pulumi does not make.
-FAST_BUILD = ("-trimpath", "-tags=disable_grpc_modules", "-gcflags=all=-N -l")
+# Without xDS in gRPC, which Google's storage client loads for connections that Pulumi does not make. Optimized is only what commands spend their time in:
+# Pulumi, gRPC and the standard library. With nothing optimized an `up` takes 1.2 times as long and a `destroy` 1.8 times; so built, no longer than as released.
+OPTIMIZED = ("std", "github.com/pulumi/...", "google.golang.org/...")
+FAST_BUILD = ("-trimpath", "-tags=disable_grpc_modules", "-gcflags=all=-N -l", *(f"-gcflags={packages}=" for packages in OPTIMIZED))
 
 
 def install_ready() -> None:
