@@ -124,10 +124,10 @@ env: ## print what a shell needs for bare pulumi commands: eval "$(make env)"
 	@echo 'export PATH="$(CURDIR)/.venv/bin:$$PATH"'
 	@env | grep -E '^PULUMI_(SKIP_UPDATE_CHECK|STACK|BACKEND_URL|HOME|CONFIG_PASSPHRASE|DISABLE_AUTOMATIC_PLUGIN_ACQUISITION)=' | sed -E "s/^([^=]+)=(.*)/export \1='\2'/"
 
-test: ready .venv/.dev ## the tests to run before a commit, about 5 minutes on 2 cores
+test: ready .venv/.dev ## the tests to run before a commit, about 7 minutes on 2 cores
 	@python -m tests.tiers test
 
-test-full: ready .venv/.dev ## the tests that `make test` leaves out, about 30 minutes on 2 cores: all, or one part of them as in PART=1/6
+test-full: ready .venv/.dev ## the tests that `make test` leaves out, about an hour on 2 cores: all, or one part of them as in PART=1/6
 	@python -m tests.tiers full $(PART)
 
 test-cluster: ready .venv/.dev ## the tests on a real Kubernetes: that of KUBECONFIG, or as root one of its own
@@ -162,8 +162,10 @@ lock: .venv/.ready ## write the lock files from pyproject.toml, and that of the 
 
 STACKS = $(basename $(notdir $(wildcard $(STATE)/state/.pulumi/stacks/trainstack/*.json)))
 
+# A stack whose settings file was deleted still has the copy that it came up with.
 clean: ## end everything of this machine's stacks, delete their runs and their state
-	@for stack in $(STACKS); do $(MAKE) --no-print-directory down STACK=$$stack LOCAL=local || exit 1; done
+	@for stack in $(STACKS); do settings=Pulumi.$$stack.yaml; [ -f $$settings ] || settings=$(COPY)/$$settings; \
+	$(MAKE) --no-print-directory down STACK=$$stack LOCAL=local SETTINGS=$$settings || exit 1; done
 	@rm -rf $(addprefix runs/,local $(STACKS)) $(STATE)
 
 # ------------------------------------------------------------------------------------------------------- set-up
@@ -183,7 +185,7 @@ policy/.venv/.ready: policy/requirements.txt | .venv/.ready
 settings:
 	@[ -z "$(filter-out simulated,$(CLOUD))" ] || { echo "CLOUD=$(CLOUD) is not known; write CLOUD=simulated, or leave it out." >&2; exit 1; }
 	@[ -f $(SETTINGS) ] || { echo "There is no $(SETTINGS); \`ls Pulumi.*.yaml examples/\` shows what there is." >&2; exit 1; }
-	@mkdir -p $(COPY) $(STATE)/state && cp $(SETTINGS) $(COPY)/Pulumi.$(STACK).yaml && cp Pulumi.yaml $(COPY)/
+	@mkdir -p $(COPY) $(STATE)/state && { [ $(SETTINGS) -ef $(COPY)/Pulumi.$(STACK).yaml ] || cp $(SETTINGS) $(COPY)/Pulumi.$(STACK).yaml; } && cp Pulumi.yaml $(COPY)/
 	@$(if $(CLOUD),grep -q 'gcp:project:' $(SETTINGS) || sed -i.bak 's/^config:/&\n  gcp:project: simulated-project/' $(COPY)/Pulumi.$(STACK).yaml)
 
 # A pulumi that was killed leaves a lock, its language host, and perhaps a run that it did not write down.

@@ -59,7 +59,7 @@ class Group:
 GROUPS = (
     Group("rules and functions", "not engine and not process and not tensorflow and not training and not cluster", 2),
     Group("engines", "engine and not training and not cluster", 3, lane=1),
-    Group("processes", "process and not engine and not tensorflow and not training and not cluster", 6, lane=2),
+    Group("processes", "process and not engine and not tensorflow and not training and not cluster", 6, lane=1),
     Group("TensorFlow in the tests' own process", "tensorflow", 2, lane=2),
     Group("trainings", "training", 2, lane=2, dist="loadscope"),
     Group("pods", "cluster", 3, lane=2, dist="loadscope"),
