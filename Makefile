@@ -139,7 +139,7 @@ test-times: .venv/.dev ## where the time of the last tests went, by tier and fil
 mutants: ready .venv/.dev ## inject ten bugs, one at a time, and check that `make test` catches each
 	@python -m tests.mutants
 
-bench: ready .venv/.dev ## ratios of things measured side by side, about an hour: [ROUNDS=1] [PROGRAMS="digits mnist"]
+bench: ready .venv/.dev ## ratios of things measured side by side: [ROUNDS=1] [PROGRAMS="digits mnist"]
 	@python -m tests.bench && python -m tests.bench_training $(PROGRAMS)
 
 rehearse: .venv/.ready ## trainings that are killed and stopped while they train: FAULTS=20 SEED=1

@@ -230,8 +230,11 @@ def main(arguments: list[str]) -> int:
             return run_on_cluster()
         case [("test" | "full") as tier]:
             return run(tier)
-        case ["full", part]:
+        case ["full", part] if (numbers := re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", part)) and int(numbers[1]) <= int(numbers[2]):
             return run("full", part)
+        case ["full", part]:
+            print(f"PART={part} is not a part of the tests; write PART=1/6 for the first of six.", file=sys.stderr)
+            return 2
     print(__doc__, file=sys.stderr)
     return 2
 

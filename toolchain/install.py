@@ -132,10 +132,11 @@ def finish(stamp: Path, *needs: Path) -> None:
 
 
 def is_finished(stamp: Path, *needs: Path) -> bool:
-    """Whether the stamp was written for these files. It is touched then, because `make` compares times."""
+    """Whether the stamp was written for files with this content. `make` compares times, so it must not be older than they are."""
     if not stamp.exists() or stamp.read_text() != digest(*needs):
         return False
-    stamp.touch()
+    if stamp.stat().st_mtime < max(path.stat().st_mtime for path in needs):
+        stamp.touch()
     return True
 
 
